@@ -1,0 +1,68 @@
+"""Every error the engine raises on purpose.
+
+EngineError                     a sentence for the user; the CLI prints it and exits 2
+├── ConfigError                 a setting is wrong: names the field, the value and the remedy
+│   └── ResolutionError         an explicit request that can't be honoured here
+├── PluginError
+│   ├── UnknownPluginError      no installed plugin has that name
+│   ├── DuplicatePluginError    two distributions claim one name
+│   └── BrokenPluginError       the selected plugin can't be imported or doesn't fit the contract
+├── ModelError                  the model folder, its config or its weights are unusable
+├── RequestError                one request is invalid (HTTP 400); nothing else is disturbed
+├── QueueFullError              the bounded queue is full (HTTP 503)
+└── EngineDeadError             the engine process is gone (HTTP 503)
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of every error the engine raises on purpose; its text is written for users."""
+
+
+class ConfigError(EngineError):
+    """A setting is wrong. The message names the field, the value and the remedy."""
+
+
+class ResolutionError(ConfigError):
+    """An explicit setting can't be honoured on this machine or with the other settings."""
+
+
+class PluginError(EngineError):
+    """Something is wrong with a plugin that was asked for."""
+
+
+class UnknownPluginError(PluginError):
+    """No installed distribution offers a plugin of that kind and name."""
+
+
+class DuplicatePluginError(PluginError):
+    """Two distributions offer a plugin of the same kind and name."""
+
+
+class BrokenPluginError(PluginError):
+    """A selected plugin can't be imported, or what it registers doesn't fit the contract."""
+
+
+class ModelError(EngineError):
+    """The model folder, its configuration or its weights can't be used."""
+
+
+class RequestError(EngineError):
+    """One request is invalid.
+
+    Attributes:
+        param: the offending parameter, as the client spelt it; None when it is the whole request.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class QueueFullError(EngineError):
+    """The bounded request queue is full; the client should retry later."""
+
+
+class EngineDeadError(EngineError):
+    """The engine process ended; no request can be served any more."""

@@ -1,0 +1,134 @@
+"""The hooks that a distribution implements: each registers classes of one kind.
+
+pluggy carries the registration, an abstract base class the behaviour, a class attribute the
+public name. A plugin module implements exactly the hook of the entry-point group that names it:
+
+    # pyproject.toml
+    [project.entry-points."engine.compile_modes"]
+    mine = "my_package"
+
+    # my_package/__init__.py
+    from engine.hookspecs import hookimpl
+    ENGINE_API_VERSION = 1
+
+    @hookimpl
+    def engine_register_compile_mode():
+        from my_package.strategy import Mine
+        return Mine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from engine.attention import AttentionPlugin
+    from engine.models import ModelPlugin
+    from engine.presets import Preset
+    from engine.strategies import (
+        Backend,
+        CaptureSizePolicy,
+        CompileStrategy,
+        GraphStrategy,
+        Pass,
+    )
+    from engine.weights import WeightsPlugin
+
+PROJECT = "engine"
+API_VERSION = 1
+"""The version of the plugin contract; a plugin states the one it was written for."""
+OLDEST_API_VERSION = 1
+"""The oldest version that still runs (with a deprecation line when older than the current)."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class EngineSpec:
+    """The hook specifications, one per kind of plugin."""
+
+    @hookspec
+    def engine_register_compile_mode(self) -> type[CompileStrategy]:  # type: ignore[empty-body]
+        """Return the compile strategy class (group `engine.compile_modes`)."""
+
+    @hookspec
+    def engine_register_cudagraph_mode(self) -> type[GraphStrategy]:  # type: ignore[empty-body]
+        """Return the graph strategy class (group `engine.cudagraph_modes`)."""
+
+    @hookspec
+    def engine_register_backend(self) -> type[Backend]:  # type: ignore[empty-body]
+        """Return the backend class (group `engine.backends`)."""
+
+    @hookspec
+    def engine_register_attention(self) -> type[AttentionPlugin]:  # type: ignore[empty-body]
+        """Return the attention class (group `engine.attention`)."""
+
+    @hookspec
+    def engine_register_model(self) -> type[ModelPlugin]:  # type: ignore[empty-body]
+        """Return the model class (group `engine.models`)."""
+
+    @hookspec
+    def engine_register_weights(self) -> type[WeightsPlugin]:  # type: ignore[empty-body]
+        """Return the weight loader class (group `engine.weights`)."""
+
+    @hookspec
+    def engine_register_preset(self) -> type[Preset]:  # type: ignore[empty-body]
+        """Return the class that says what each optimisation level means (`engine.presets`)."""
+
+    @hookspec
+    def engine_register_pass(self) -> type[Pass]:  # type: ignore[empty-body]
+        """Return an FX pass class (group `engine.passes`)."""
+
+    @hookspec
+    def engine_register_capture_sizes(self) -> type[CaptureSizePolicy]:  # type: ignore[empty-body]
+        """Return the class that proposes capture sizes (group `engine.capture_sizes`)."""
+
+    @hookspec
+    def engine_register_break_ops(self) -> Sequence[str]:  # type: ignore[empty-body]
+        """Define operators and return the names that graphs must break at (`engine.break_ops`)."""
+
+    @hookspec
+    def engine_register_observer(self) -> Any:
+        """Return a callable that receives every `engine.events.Event` (`engine.observers`)."""
+
+    @hookspec
+    def engine_register_command(self) -> Any:
+        """Return a click command to hang under `engine` (group `engine.commands`)."""
+
+
+HOOK_OF_KIND: Mapping[str, str] = MappingProxyType(
+    {
+        "compile_modes": "engine_register_compile_mode",
+        "cudagraph_modes": "engine_register_cudagraph_mode",
+        "backends": "engine_register_backend",
+        "attention": "engine_register_attention",
+        "models": "engine_register_model",
+        "weights": "engine_register_weights",
+        "presets": "engine_register_preset",
+        "passes": "engine_register_pass",
+        "capture_sizes": "engine_register_capture_sizes",
+        "break_ops": "engine_register_break_ops",
+        "observers": "engine_register_observer",
+        "commands": "engine_register_command",
+    }
+)
+"""The hook that a module must implement, by the kind that its entry-point group names."""
+
+BASE_OF_KIND: Mapping[str, str] = MappingProxyType(
+    {
+        "compile_modes": "engine.strategies:CompileStrategy",
+        "cudagraph_modes": "engine.strategies:GraphStrategy",
+        "backends": "engine.strategies:Backend",
+        "attention": "engine.attention:AttentionPlugin",
+        "models": "engine.models:ModelPlugin",
+        "weights": "engine.weights:WeightsPlugin",
+        "presets": "engine.presets:Preset",
+        "passes": "engine.strategies:Pass",
+        "capture_sizes": "engine.strategies:CaptureSizePolicy",
+    }
+)
+"""The base class of what a hook returns, for the kinds that register classes."""

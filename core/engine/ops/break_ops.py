@@ -1,0 +1,72 @@
+"""Operators at which a piecewise graph must break.
+
+A break op depends on more than its tensor arguments (step metadata, host decisions), so it may
+not be frozen into a graph segment. It is an ordinary custom operator that writes into buffers
+its caller provides, so that what surrounds it keeps fixed addresses. When a recorder is in force
+the operator hands itself over to it instead of running inside the recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from engine.forward_context import active
+
+_TAG = "engine_break_op"
+
+
+def break_op(
+    name: str, *, mutates_args: Iterable[str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Define a custom operator that graphs break at.
+
+    Args:
+        name: `namespace::name`.
+        mutates_args: the parameters that it writes; it must return nothing.
+
+    Returns:
+        A decorator for the implementation, whose annotations give the schema. The decorated
+        function may be called directly; it goes through the dispatcher.
+    """
+
+    def decorate(implementation: Callable[..., None]) -> Callable[..., None]:
+        @wraps(implementation)
+        def enter(*args: Any, **kwargs: Any) -> None:
+            context = active()
+            if context is not None and (recorder := context.recorder) is not None:
+                recorder.break_at(name, implementation, args)
+            else:
+                implementation(*args, **kwargs)
+
+        custom = torch.library.custom_op(name, enter, mutates_args=tuple(mutates_args))
+        custom.register_fake(lambda *_args, **_kwargs: None)
+        namespace, _, plain = name.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), plain)
+        setattr(packet, _TAG, True)
+        _defined.append(name)
+
+        @wraps(implementation)
+        def call(*args: Any, **kwargs: Any) -> None:
+            packet(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+_defined: list[str] = []
+
+
+def known_break_ops() -> tuple[str, ...]:
+    """Return the names of all break ops defined so far, sorted."""
+    return tuple(sorted(_defined))
+
+
+def is_break_op(target: Any) -> bool:
+    """Say whether an FX node's target (an operator overload or packet) is a break op."""
+    packet = getattr(target, "overloadpacket", target)
+    return bool(getattr(packet, _TAG, False))

@@ -1,0 +1,152 @@
+"""What a user may ask of one request's sampling; checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from engine.errors import RequestError
+
+MAX_LOGPROBS = 20
+"""The most alternatives per position that a request may ask for, as OpenAI's API allows."""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the tokens of one request are chosen.
+
+    Attributes:
+        n: completions to make of one prompt.
+        max_tokens: most tokens to make; None means up to the context's end.
+        min_tokens: no stop token is chosen before this many tokens.
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        top_k: keep the k likeliest tokens; 0 or -1 keeps all.
+        top_p: keep the likeliest tokens whose probabilities sum to at least this.
+        min_p: drop tokens less likely than this share of the likeliest.
+        repetition_penalty: tokens of prompt and output: positive logits are divided by it,
+            negative ones multiplied (Keskar et al. 2019, CTRL).
+        presence_penalty: subtracted once from the logit of each token in the output.
+        frequency_penalty: subtracted for each occurrence of a token in the output.
+        seed: makes this request's draws repeatable, whatever runs beside it.
+        logit_bias: added to logits, by token id.
+        logprobs: log-probabilities of this many likeliest tokens (and the chosen one) at each
+            position; None for none.
+        prompt_logprobs: the same for the prompt's tokens.
+        stop: strings that end the output; they are cut from it.
+        stop_token_ids: tokens that end the output.
+        include_stop_str_in_output: keep the stop string.
+        ignore_eos: don't end at the model's end tokens.
+        skip_special_tokens: leave special tokens out of the text.
+    """
+
+    n: int = 1
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    logit_bias: dict[int, float] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            RequestError: names the field, its value and what is allowed.
+        """
+        if isinstance(self.stop, str):
+            msgspec.structs.force_setattr(self, "stop", [self.stop])
+        _check_types(self)
+        _check_ranges(self)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken without a draw."""
+        return self.temperature == 0.0
+
+
+_INTEGERS = ("n", "min_tokens", "top_k")
+_OPTIONAL_INTEGERS = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def _refuse(field: str, value: Any, allowed: str) -> RequestError:
+    return RequestError(f"{field}={value!r}: must be {allowed}", param=field)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_types(params: SamplingParams) -> None:
+    for name in _INTEGERS:
+        if not _is_int(value := getattr(params, name)):
+            raise _refuse(name, value, "an integer")
+    for name in _OPTIONAL_INTEGERS:
+        if (value := getattr(params, name)) is not None and not _is_int(value):
+            raise _refuse(name, value, "an integer or null")
+    for name in _NUMBERS:
+        value = getattr(params, name)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise _refuse(name, value, "a finite number")
+    _check_collections(params)
+
+
+def _check_collections(params: SamplingParams) -> None:
+    if not all(isinstance(s, str) and s for s in params.stop):
+        raise _refuse("stop", params.stop, "non-empty strings")
+    if not all(_is_int(t) and t >= 0 for t in params.stop_token_ids):
+        raise _refuse("stop_token_ids", params.stop_token_ids, "token ids")
+    for token, bias in (params.logit_bias or {}).items():
+        if not _is_int(token) or token < 0 or not math.isfinite(bias) or abs(bias) > 100:
+            raise _refuse("logit_bias", {token: bias}, "token ids with numbers from -100 to 100")
+
+
+def _check_ranges(p: SamplingParams) -> None:
+    rules = (
+        ("n", 1 <= p.n <= 128, "from 1 to 128"),
+        ("max_tokens", p.max_tokens is None or p.max_tokens >= 0, "0 or more, or null"),
+        ("min_tokens", p.min_tokens >= 0, "0 or more"),
+        ("temperature", 0 <= p.temperature <= 100, "from 0 to 100"),
+        ("top_k", p.top_k >= -1, "-1, 0 (both: off) or more"),
+        ("top_p", 0 < p.top_p <= 1, "more than 0 and at most 1"),
+        ("min_p", 0 <= p.min_p <= 1, "from 0 to 1"),
+        ("repetition_penalty", 0 < p.repetition_penalty <= 10, "more than 0 and at most 10"),
+        ("presence_penalty", -2 <= p.presence_penalty <= 2, "from -2 to 2"),
+        ("frequency_penalty", -2 <= p.frequency_penalty <= 2, "from -2 to 2"),
+        ("logprobs", _logprobs_ok(p.logprobs), f"from 0 to {MAX_LOGPROBS}, or null"),
+        ("prompt_logprobs", _logprobs_ok(p.prompt_logprobs), f"from 0 to {MAX_LOGPROBS}, or null"),
+        ("seed", p.seed is None or -(2**63) <= p.seed < 2**63, "a 64-bit integer or null"),
+    )
+    for name, ok, allowed in rules:
+        if not ok:
+            raise _refuse(name, getattr(p, name), allowed)
+    if p.max_tokens is not None and p.min_tokens > p.max_tokens:
+        raise _refuse("min_tokens", p.min_tokens, f"at most max_tokens ({p.max_tokens})")
+
+
+def _logprobs_ok(value: int | None) -> bool:
+    return value is None or 0 <= value <= MAX_LOGPROBS
