@@ -139,6 +139,8 @@ class EngineConfig(_Frozen):
     """Set of defaults, 0 to 3; settings given explicitly win over it."""
     preset: str = "default"
     """The plugin that says what each optimisation level means."""
+    observers: tuple[str, ...] = ()
+    """Installed event observers to attach to the engine."""
     on_downgrade: Literal["error", "warn"] = "error"
     """What happens when an explicit request can't be honoured."""
     hf_overrides: dict[str, Any] = Field(default_factory=dict)

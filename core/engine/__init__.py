@@ -1,0 +1,107 @@
+"""Engine: LLM inference with pluggable compile modes, graph modes and backends.
+
+The public names are loaded when they are first read, so that `import engine` is cheap and needs
+no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.config import CompilationConfig, EngineConfig
+    from engine.errors import (
+        BrokenPluginError,
+        ConfigError,
+        DuplicatePluginError,
+        EngineDeadError,
+        EngineError,
+        ModelError,
+        PluginError,
+        QueueFullError,
+        RequestError,
+        ResolutionError,
+        UnknownPluginError,
+    )
+    from engine.names import BackendName, CompilationMode, CUDAGraphMode
+    from engine.registry import Registry
+    from engine.request import CompletionOutput, EngineStats, RequestOutput
+    from engine.resolution import Record, Resolution
+    from engine.runtime.async_engine import AsyncEngine, RequestStream
+    from engine.runtime.llm import LLM
+    from engine.runtime.loading import resolve_settings
+    from engine.sampling_params import SamplingParams
+    from engine.settings import Settings
+
+_HOME = {
+    "AsyncEngine": "engine.runtime.async_engine",
+    "BackendName": "engine.names",
+    "BrokenPluginError": "engine.errors",
+    "CUDAGraphMode": "engine.names",
+    "CompilationConfig": "engine.config",
+    "CompilationMode": "engine.names",
+    "CompletionOutput": "engine.request",
+    "ConfigError": "engine.errors",
+    "DuplicatePluginError": "engine.errors",
+    "EngineConfig": "engine.config",
+    "EngineDeadError": "engine.errors",
+    "EngineError": "engine.errors",
+    "EngineStats": "engine.request",
+    "LLM": "engine.runtime.llm",
+    "ModelError": "engine.errors",
+    "PluginError": "engine.errors",
+    "QueueFullError": "engine.errors",
+    "Record": "engine.resolution",
+    "Registry": "engine.registry",
+    "RequestError": "engine.errors",
+    "RequestOutput": "engine.request",
+    "RequestStream": "engine.runtime.async_engine",
+    "Resolution": "engine.resolution",
+    "ResolutionError": "engine.errors",
+    "SamplingParams": "engine.sampling_params",
+    "Settings": "engine.settings",
+    "UnknownPluginError": "engine.errors",
+    "resolve_settings": "engine.runtime.loading",
+}
+
+__all__ = [
+    "AsyncEngine",
+    "BackendName",
+    "BrokenPluginError",
+    "CUDAGraphMode",
+    "CompilationConfig",
+    "CompilationMode",
+    "CompletionOutput",
+    "ConfigError",
+    "DuplicatePluginError",
+    "EngineConfig",
+    "EngineDeadError",
+    "EngineError",
+    "EngineStats",
+    "LLM",
+    "ModelError",
+    "PluginError",
+    "QueueFullError",
+    "Record",
+    "Registry",
+    "RequestError",
+    "RequestOutput",
+    "RequestStream",
+    "Resolution",
+    "ResolutionError",
+    "SamplingParams",
+    "Settings",
+    "UnknownPluginError",
+    "resolve_settings",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

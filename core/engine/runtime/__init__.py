@@ -1,0 +1,1 @@
+"""The runtime: the loop that schedules, runs and samples, and what it is made of."""

@@ -1,0 +1,60 @@
+"""Makes one instance of each plugin in force, with its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.attention import AttentionPlugin
+from engine.config import EngineConfig
+from engine.events import EventBus
+from engine.registry import Registry
+from engine.strategies import Backend, CompileStrategy, GraphStrategy
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """The plugins of one engine.
+
+    Attributes:
+        compiler, graphs, backend, attention: one instance each, not shared with other engines.
+        make_graphs: builds another graph strategy by name, for those that compose.
+    """
+
+    compiler: CompileStrategy
+    graphs: GraphStrategy
+    backend: Backend
+    attention: AttentionPlugin
+    make_graphs: Callable[[str], GraphStrategy]
+
+
+def assemble(config: EngineConfig, registry: Registry) -> Strategies:
+    """Make the plugins that effective settings name.
+
+    Raises:
+        PluginError: one of them can't be loaded.
+    """
+    chosen = config.compilation_config
+
+    def make(kind: str, name: str | None, options: dict[str, Any]) -> Any:
+        plugin = registry.load(kind, str(name))
+        return plugin(plugin.OPTIONS(**options))
+
+    return Strategies(
+        compiler=make("compile_modes", chosen.mode, chosen.mode_options),
+        graphs=make("cudagraph_modes", chosen.cudagraph_mode, chosen.cudagraph_options),
+        backend=make("backends", chosen.backend, chosen.backend_options),
+        attention=make("attention", config.attention, {}),
+        make_graphs=lambda name: make("cudagraph_modes", name, {}),
+    )
+
+
+def attach_observers(config: EngineConfig, registry: Registry, events: EventBus) -> None:
+    """Subscribe the observers that the user named.
+
+    Raises:
+        PluginError: one of them can't be loaded.
+    """
+    for name in config.observers:
+        events.subscribe(registry.load("observers", name))

@@ -1,0 +1,46 @@
+"""What the device is and can do."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from engine.errors import ConfigError
+from engine.facts import DeviceFacts
+
+
+def detect_device(
+    requested: str, graph_device: str = "auto", threads: int | None = None
+) -> DeviceFacts:
+    """Return the facts of the requested device, or of the best one found for `auto`.
+
+    Raises:
+        ConfigError: the device doesn't exist here.
+    """
+    kind = requested
+    if requested == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    recorder = None if graph_device == "auto" else graph_device
+    if kind == "cpu":
+        if recorder == "cuda":
+            raise ConfigError("graph_device='cuda': device cpu has none; use --device cuda")
+        count = threads or len(os.sched_getaffinity(0))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return DeviceFacts("cpu", total_memory=memory, graph_device=recorder, num_threads=count)
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                "device='cuda': torch sees no CUDA device; use --device cpu, or install a CUDA "
+                "build of torch and a driver"
+            )
+        properties = torch.cuda.get_device_properties(0)
+        return DeviceFacts(
+            "cuda",
+            name=properties.name,
+            total_memory=properties.total_memory,
+            graph_device=recorder or "cuda",
+            capability=(properties.major, properties.minor),
+            num_threads=threads or 1,
+        )
+    raise ConfigError(f"device={requested!r}: unknown; choose auto, cpu or cuda")

@@ -1,0 +1,225 @@
+"""The engine: what a step is, and what it takes to be ready for one."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+
+from engine.errors import EngineError
+from engine.events import CompiledUnit, Event, EventBus, Notice, PhaseFinished, StepRan
+from engine.registry import Registry
+from engine.request import EngineOutput, EngineRequest, EngineStats
+from engine.runtime.assembly import assemble, attach_observers
+from engine.runtime.block_pool import BlockPool
+from engine.runtime.kv_memory import bytes_per_block, plan_blocks
+from engine.runtime.loading import (
+    Checkpoint,
+    build_model,
+    open_checkpoint,
+    open_tokenizer,
+    resolve_for,
+)
+from engine.runtime.model_runner import ModelRunner
+from engine.runtime.scheduler import Scheduler, Step
+from engine.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """Continuous batching over one model. Not thread-safe: one loop owns it.
+
+    Args:
+        settings: what was asked for.
+        registry: the installed plugins.
+        on_event: receives every event, the start-up's included.
+
+    Raises:
+        EngineError: a setting, a plugin, the model or its weights are unusable.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        registry: Registry | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        registry = registry or Registry()
+        self.events = EventBus()
+        self._counts = _Counts()
+        self.events.subscribe(self._counts.observe)
+        if on_event is not None:
+            self.events.subscribe(on_event)
+        checkpoint = open_checkpoint(settings, registry)
+        self.resolution = resolve_for(settings, checkpoint, registry)
+        attach_observers(self.resolution.config, registry, self.events)
+        self.model_name = checkpoint.name
+        self.vocab_size = checkpoint.facts.vocab_size
+        self.tokenizer = open_tokenizer(settings.config, checkpoint)
+        self.end_token_ids = tuple(
+            checkpoint.loader.end_token_ids(checkpoint.path, checkpoint.config, self.tokenizer)
+        )
+        self._announce()
+        self._runner = self._start(checkpoint, registry)
+        self._counts.start_serving()
+
+    def _announce(self) -> None:
+        for record in self.resolution.records:
+            if record.degraded:
+                self.events.emit(
+                    Notice(
+                        f"{record.setting}: {record.requested} -> {record.effective}: "
+                        f"{record.reason}; {record.remedy}"
+                    )
+                )
+
+    def _start(self, checkpoint: Checkpoint, registry: Registry) -> ModelRunner:
+        config = self.resolution.config
+        if config.device == "cpu" and config.threads:
+            torch.set_num_threads(config.threads)
+        model = build_model(checkpoint, self.resolution, registry, self.events)
+        strategies = assemble(config, registry)
+        runner = ModelRunner(
+            model, config, strategies, vocab_size=self.vocab_size, events=self.events
+        )
+        runner.compile()
+        free = runner.measure_free_memory()
+        block_bytes = bytes_per_block(
+            strategies.attention,
+            model.attention_specs,
+            config.block_size,
+            getattr(torch, config.dtype),
+        )
+        blocks, record = plan_blocks(config, block_bytes, free)
+        self.resolution = self.resolution.with_records([record])
+        if record.degraded:
+            self.events.emit(
+                Notice(f"kv_cache: {record.effective}: {record.reason}; {record.remedy}")
+            )
+        runner.allocate_cache(blocks)
+        runner.capture()
+        self.kv_tokens = (blocks - 1) * config.block_size
+        self._scheduler = Scheduler(
+            pool=BlockPool(blocks, config.block_size, config.enable_prefix_caching),
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=int(config.max_num_batched_tokens or 0),
+            max_model_len=int(config.max_model_len or 0),
+            max_queue=config.max_queue,
+        )
+        return runner
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would compute something."""
+        return self._scheduler.has_work
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait to be admitted."""
+        return self._scheduler.num_waiting
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a sequence.
+
+        Raises:
+            QueueFullError: as many wait as may.
+            RequestError: it can never fit.
+        """
+        self._scheduler.add(request)
+
+    def abort(self, request_id: str) -> None:
+        """End a sequence and free its blocks; unknown ones are ignored."""
+        if self._scheduler.abort(request_id):
+            self._runner.forget(request_id)
+
+    def step(self) -> list[EngineOutput]:
+        """Schedule, run and sample once; return what is new.
+
+        A failure of the whole step (out of memory, a faulty plugin) ends the sequences that were
+        in it with an error and leaves the others alone.
+        """
+        step = self._scheduler.schedule()
+        if not step.rows:
+            return self._scheduler.finish_step(step, {})
+        try:
+            sampled = self._runner.run(step)
+        except Exception as error:
+            logger.exception("a step of %d rows failed", len(step.rows))
+            return self._fail(step, error)
+        outputs = self._scheduler.finish_step(step, sampled)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._runner.forget(output.request_id)
+        return outputs
+
+    def _fail(self, step: Step, error: Exception) -> list[EngineOutput]:
+        if isinstance(error, EngineError):
+            message = str(error)
+        else:
+            message = f"the step failed: {type(error).__name__}: {error}"
+        outputs = []
+        for row in step.rows:
+            request_id = row.sequence.request.request_id
+            self.abort(request_id)
+            self._counts.finished["error"] += 1
+            outputs.append(
+                EngineOutput(request_id=request_id, finish_reason="error", error=message)
+            )
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot of the counters."""
+        scheduler, counts = self._scheduler, self._counts
+        return EngineStats(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_blocks=scheduler.pool.num_blocks - 1,
+            num_free_blocks=scheduler.pool.num_free,
+            prompt_tokens=scheduler.prompt_tokens,
+            generation_tokens=scheduler.generation_tokens,
+            preemptions=scheduler.preemptions,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            padded_tokens=counts.padded_tokens,
+            late_compiles=counts.late_compiles,
+            steps=dict(counts.steps),
+            finished=dict(counts.finished + Counter(scheduler.finished)),
+            startup_seconds=dict(counts.startup_seconds),
+        )
+
+    def close(self) -> None:
+        """Free what the strategies hold; the engine can't be used afterwards."""
+        self._runner.close()
+
+
+class _Counts:
+    """Counts events; what happens before serving starts (warm-up) is left out."""
+
+    def __init__(self) -> None:
+        self._serving = False
+        self.steps: Counter[str] = Counter()
+        self.finished: Counter[str] = Counter()
+        self.padded_tokens = 0
+        self.late_compiles = 0
+        self.startup_seconds: dict[str, float] = {}
+
+    def start_serving(self) -> None:
+        """Count steps from here on."""
+        self._serving = True
+
+    def observe(self, event: Event) -> None:
+        """Receive an event."""
+        match event:
+            case StepRan(graph_mode, kind, tokens, padded, reason) if self._serving:
+                self.steps[f"{graph_mode}|{kind}|{padded}|{reason}"] += 1
+                self.padded_tokens += padded - tokens
+            case CompiledUnit(late=True):
+                self.late_compiles += 1
+            case PhaseFinished(phase, seconds):
+                self.startup_seconds[phase] = self.startup_seconds.get(phase, 0.0) + seconds
+            case _:
+                pass

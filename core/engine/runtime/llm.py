@@ -1,0 +1,238 @@
+"""Offline inference: the same loop, in this process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError, RequestError
+from engine.events import Event
+from engine.request import RequestOutput
+from engine.runtime.engine_core import EngineCore
+from engine.runtime.frontend import Frontend
+from engine.runtime.output_processor import OutputProcessor
+from engine.runtime.progress import progress_bar
+from engine.sampling_params import SamplingParams
+from engine.settings import Settings, as_settings
+
+Prompt = str | list[int]
+Message = dict[str, Any]
+
+
+class LLM:
+    """A model that answers prompts.
+
+    Args:
+        model: folder or GGUF file; the demo model when omitted.
+        engine_config: the whole configuration as one object, instead of single settings.
+        on_event: receives every event, the start-up's included.
+        **settings: fields of `EngineConfig`.
+
+    Raises:
+        EngineError: a setting, a plugin, the model or its weights are unusable.
+
+    Example:
+        >>> with LLM(compilation_config={"mode": "none"}) as llm:  # doctest: +SKIP
+        ...     print(llm.generate("Once upon a time")[0].outputs[0].text)
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        engine_config: EngineConfig | Settings | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        **settings: Any,
+    ) -> None:
+        if engine_config is not None and (settings or model is not None):
+            given = [*(["model"] if model is not None else []), *settings]
+            raise ConfigError(
+                f"LLM: give either engine_config or single settings, not both "
+                f"(engine_config and {', '.join(given)})"
+            )
+        if engine_config is None:
+            if model is not None:
+                settings["model"] = model
+            engine_config = EngineConfig(**settings)
+        self._core = EngineCore(as_settings(engine_config), on_event=on_event)
+        config = self._core.resolution.config
+        self._frontend = Frontend(
+            self._core.tokenizer,
+            max_model_len=int(config.max_model_len or 0),
+            kv_tokens=self._core.kv_tokens,
+            vocab_size=self._core.vocab_size,
+            end_token_ids=self._core.end_token_ids,
+        )
+        self._outputs = OutputProcessor(self._core.tokenizer)
+        self._ids = itertools.count()
+        self._open = True
+
+    @property
+    def resolution(self) -> Any:
+        """The settings in force, with reasons."""
+        return self._core.resolution
+
+    @property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer, or None."""
+        return self._core.tokenizer
+
+    @property
+    def core(self) -> EngineCore:
+        """The loop, for tools that step it themselves."""
+        return self._core
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Continue prompts; all run at once, results are in the order of the prompts.
+
+        Args:
+            prompts: one prompt (text or token ids) or several.
+            sampling_params: one for all, or one for each.
+            progress: show a bar when the output is a terminal.
+
+        Raises:
+            RequestError: a prompt or parameter is invalid; nothing was started.
+        """
+        if not self._open:
+            raise RequestError("this LLM was closed")
+        several = _as_list(prompts)
+        params = _as_params(sampling_params, len(several))
+        checked = []
+        for prompt, one in zip(several, params, strict=True):
+            text, ids = self._frontend.encode(prompt)
+            self._frontend.check(ids, one)
+            checked.append((text, ids, one))
+        return self._run(checked, progress=progress)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+        **template_args: Any,
+    ) -> list[RequestOutput]:
+        """Answer a conversation (or several) through the model's chat template.
+
+        Args:
+            messages: a list of `{"role": …, "content": …}`, or a list of such lists.
+            sampling_params: one for all, or one for each.
+            progress: show a bar when the output is a terminal.
+            **template_args: handed to the chat template.
+
+        Raises:
+            RequestError: the model has no chat template, or the template refuses the messages.
+        """
+        conversations: list[Any] = (
+            [list(messages)] if messages and isinstance(messages[0], dict) else list(messages)
+        )
+        prompts: list[Prompt] = [self._render(c, template_args) for c in conversations]
+        return self.generate(prompts, sampling_params, progress=progress)
+
+    def _render(self, messages: list[Message], template_args: dict[str, Any]) -> list[int]:
+        tokenizer = self._core.tokenizer
+        if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+            raise RequestError("messages: this model has no chat template; use generate()")
+        from jinja2 import TemplateError
+
+        try:
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **template_args
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise RequestError(
+                f"messages: the chat template refuses them: {error}", param="messages"
+            ) from error
+        # The template writes the special tokens itself.
+        return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _run(
+        self, checked: list[tuple[str | None, list[int], SamplingParams]], *, progress: bool
+    ) -> list[RequestOutput]:
+        order: dict[str, RequestOutput | None] = {}
+        waiting = []
+        for text, ids, params in checked:
+            request_id = f"llm-{next(self._ids)}"
+            order[request_id] = None
+            waiting.extend(
+                self._outputs.expand(
+                    request_id, text, ids, params, list(self._frontend.end_token_ids)
+                )
+            )
+        waiting.reverse()
+        try:
+            with progress_bar("generate", len(checked), enabled=progress) as advance:
+                while waiting or self._core.has_work:
+                    self._feed(waiting)
+                    for result in self._step():
+                        order[result.request_id] = result
+                        if result.finished:
+                            advance(1)
+        except BaseException:
+            for request_id in order:
+                for child in self._outputs.abort(request_id):
+                    self._core.abort(child)
+            raise
+        return [result for result in order.values() if result is not None]
+
+    def _feed(self, waiting: list[Any]) -> None:
+        """Hand over as many sequences as the bounded queue takes."""
+        limit = self._core.resolution.config.max_queue
+        while waiting and self._core.num_waiting < limit:
+            self._core.add(waiting.pop())
+
+    def _step(self) -> Iterable[RequestOutput]:
+        results, aborts = self._outputs.process(self._core.step(), delta=False)
+        for request_id in aborts:
+            self._core.abort(request_id)
+        return results
+
+    def close(self) -> None:
+        """Free the engine; the object can't be used afterwards."""
+        if self._open:
+            self._open = False
+            self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence) or not prompts:
+        raise RequestError("prompts: must be a text, token ids, or a non-empty list of these")
+    if isinstance(prompts[0], int):
+        return [list(prompts)]  # type: ignore[list-item]  # the first item says what it is
+    return list(prompts)  # type: ignore[arg-type]  # likewise
+
+
+def _as_params(
+    given: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    if given is None:
+        given = SamplingParams()
+    if isinstance(given, SamplingParams):
+        return [given] * count
+    if len(given) != count:
+        raise RequestError(
+            f"sampling_params: {len(given)} for {count} prompts; give one for all or one for each"
+        )
+    return list(given)

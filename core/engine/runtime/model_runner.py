@@ -1,0 +1,240 @@
+"""Runs one scheduled step on the device: inputs, forward pass, logits, sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from engine.artifacts import MemoryStore
+from engine.attention import AttentionInputs
+from engine.batch import BatchShape
+from engine.config import EngineConfig
+from engine.events import EventBus, StepRan
+from engine.forward_context import ForwardContext, forward_context
+from engine.models import CausalLM
+from engine.ops import known_break_ops
+from engine.request import PositionLogprobs
+from engine.runtime.assembly import Strategies
+from engine.runtime.sampler import SampledToken, Sampler
+from engine.runtime.scheduler import Row, Step
+from engine.runtime.step_buffers import StepBuffers
+from engine.strategies import CompiledModel, CompileJob, GraphJob, ModelInputs
+
+
+class ModelRunner:
+    """Owns the model, its KV cache, the static buffers and the strategies in force.
+
+    Start-up is `compile`, `allocate_cache`, `capture`, in this order; then `run` for each step.
+
+    Args:
+        model: with weights, on its device.
+        config: effective settings.
+        strategies: the plugins in force.
+        vocab_size: V.
+        events: where steps are reported.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        config: EngineConfig,
+        strategies: Strategies,
+        *,
+        vocab_size: int,
+        events: EventBus,
+    ) -> None:
+        self._model, self._config, self._strategies = model, config, strategies
+        self._events = events
+        self._device = torch.device(config.device)
+        self._dtype: torch.dtype = getattr(torch, config.dtype)
+        self._sampler = Sampler(vocab_size, self._device, config.seed)
+        self._max_num_tokens = int(config.max_num_batched_tokens or 1)
+        max_blocks = -(-int(config.max_model_len or 1) // config.block_size)
+        self._buffers = StepBuffers(
+            max_num_tokens=self._max_num_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_blocks=max_blocks,
+            block_size=config.block_size,
+            device=self._device,
+        )
+        self._caches: list[torch.Tensor] = []
+        self._compiled: CompiledModel | None = None
+        self.allocate_cache(1)
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Give every attention layer a cache of `num_blocks`; block 0 is the reserved one.
+
+        The reserved block is zeroed because padded and dummy rows may read it; the others are
+        written before they are read.
+        """
+        self._caches.clear()
+        for spec in self._model.attention_specs:
+            shape = self._strategies.attention.cache_shape(
+                spec, num_blocks, self._config.block_size
+            )
+            make = torch.zeros if num_blocks == 1 or self._device.type != "cpu" else torch.empty
+            self._caches.append(make(shape, dtype=self._dtype, device=self._device))
+        if num_blocks > 1 and self._device.type == "cpu":
+            self._zero_reserved_block(num_blocks)
+
+    def _zero_reserved_block(self, num_blocks: int) -> None:
+        for cache in self._caches:
+            axis = next(i for i, size in enumerate(cache.shape) if size == num_blocks)
+            cache.select(axis, 0).zero_()
+
+    def compile(self) -> None:
+        """Let the compile strategy make the callable that serves every step."""
+        chosen = self._config.compilation_config
+        with self._events.phase("compile"), torch.inference_mode():
+            self._compiled = self._strategies.compiler.compile(
+                CompileJob(
+                    model=self._model,
+                    backend=self._strategies.backend,
+                    device=self._device,
+                    max_num_tokens=self._max_num_tokens,
+                    sizes=tuple(sorted({*(chosen.compile_sizes or ()), *self._capture_sizes()})),
+                    ranges=tuple(chosen.compile_ranges or (self._max_num_tokens,)),
+                    break_ops=frozenset(chosen.splitting_ops or known_break_ops()),
+                    passes=(),
+                    store=MemoryStore(),
+                    events=self._events,
+                    dummy_batch=self.dummy_batch,
+                )
+            )
+
+    def capture(self) -> None:
+        """Let the graph strategy record what it planned."""
+        chosen = self._config.compilation_config
+        assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
+        with self._events.phase("capture"), torch.inference_mode():
+            self._strategies.graphs.prepare(
+                GraphJob(
+                    compiled=self._compiled,
+                    device=None,
+                    sizes=self._capture_sizes(),
+                    max_num_seqs=self._config.max_num_seqs,
+                    graph_support=self._strategies.attention.GRAPH_SUPPORT,
+                    memory_budget=None,
+                    lazy=chosen.capture == "lazy",
+                    abort_on_failure=chosen.on_capture_failure == "abort",
+                    debug=chosen.debug_graphs,
+                    events=self._events,
+                    dummy_batch=self.dummy_batch,
+                    make=self._strategies.make_graphs,
+                )
+            )
+
+    def _capture_sizes(self) -> tuple[int, ...]:
+        return tuple(sorted(self._config.compilation_config.cudagraph_capture_sizes or ()))
+
+    def measure_free_memory(self) -> int | None:
+        """Return the bytes left for the KV cache after weights and the largest step.
+
+        None on the CPU, where memory is committed only when it is used.
+        """
+        if self._device.type != "cuda":
+            return None
+        torch.cuda.reset_peak_memory_stats()
+        reqs = min(self._config.max_num_seqs, self._max_num_tokens)
+        shape = BatchShape(self._max_num_tokens, reqs, self._max_num_tokens, uniform_decode=False)
+        assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
+        with torch.inference_mode(), self.dummy_batch(shape) as inputs:
+            hidden = self._compiled.call(inputs.input_ids, inputs.positions)
+            self._model.compute_logits(hidden[:reqs]).float()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        elsewhere = total - free - torch.cuda.memory_reserved()
+        return int(total * self._config.memory_utilization) - peak - elsewhere
+
+    @contextmanager
+    def dummy_batch(self, shape: BatchShape) -> Iterator[ModelInputs]:
+        """Set a forward context for a batch of this shape that writes to no KV block."""
+        inputs, attention = self._buffers.fill_dummy(shape)
+        with forward_context(self._context(shape, attention)):
+            yield inputs
+
+    def _context(self, shape: BatchShape, inputs: AttentionInputs) -> ForwardContext:
+        return ForwardContext(
+            shape=shape,
+            attention=self._strategies.attention,
+            metadata=self._strategies.attention.begin_step(inputs),
+            specs=self._model.attention_specs,
+            caches=self._caches,
+        )
+
+    @torch.inference_mode()
+    def run(self, step: Step) -> dict[str, SampledToken]:
+        """Run a step and return what was sampled, by request id.
+
+        Rows that only compute a part of their prompt appear when prompt log-probabilities were
+        asked for, and not otherwise.
+        """
+        graphs = self._strategies.graphs
+        decision = graphs.dispatch(step.shape)
+        inputs, attention = self._buffers.fill(step.rows, step.shape, decision.padded)
+        with forward_context(self._context(step.shape, attention)):
+            hidden = graphs.run(decision, inputs)
+        tokens = step.shape.num_tokens
+        self._events.emit(
+            StepRan(graphs.NAME, decision.kind, tokens, decision.padded.num_tokens, decision.reason)
+        )
+        return self._sample(step.rows, hidden[:tokens], attention.host_query_start)
+
+    def _sample(
+        self,
+        rows: Sequence[Row],
+        hidden: torch.Tensor,
+        starts: np.ndarray[tuple[int], np.dtype[np.int32]],
+    ) -> dict[str, SampledToken]:
+        sampling = [i for i, row in enumerate(rows) if row.samples]
+        results: dict[str, SampledToken] = {}
+        if sampling:
+            if len(sampling) == hidden.shape[0]:
+                last = hidden
+            else:
+                indices = torch.from_numpy(starts[1:][sampling].astype(np.int64) - 1)
+                last = hidden[indices.to(self._device)]
+            sequences = [rows[i].sequence for i in sampling]
+            sampled = self._sampler.sample(self._model.compute_logits(last), sequences)
+            results = {
+                sequence.request.request_id: token
+                for sequence, token in zip(sequences, sampled, strict=True)
+            }
+        for index, row in enumerate(rows):
+            if (
+                chunk := self._prompt_logprobs(row, hidden[starts[index] : starts[index + 1]])
+            ) is None:
+                continue
+            request_id = row.sequence.request.request_id
+            token = results.get(request_id, SampledToken(token_id=-1))
+            results[request_id] = replace(token, prompt_logprobs=chunk)
+        return results
+
+    def _prompt_logprobs(self, row: Row, hidden: torch.Tensor) -> list[PositionLogprobs] | None:
+        """Return log-probabilities of the prompt tokens that this row's positions predict."""
+        sequence = row.sequence
+        count = sequence.request.params.prompt_logprobs
+        first = sequence.num_computed_tokens + 1
+        targets = sequence.token_ids[
+            first : min(first + row.num_tokens, sequence.num_prompt_tokens)
+        ]
+        if count is None or not targets:
+            return None
+        logits = self._model.compute_logits(hidden[: len(targets)])
+        return self._sampler.prompt_logprobs(logits, targets, count)
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is kept for a sequence that has ended."""
+        self._sampler.forget(request_id)
+
+    def close(self) -> None:
+        """Free graphs, compiled code and caches."""
+        self._strategies.graphs.close()
+        self._strategies.compiler.close()
+        self._caches.clear()
