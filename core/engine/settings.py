@@ -183,7 +183,8 @@ def _mapping(setting: SettingField, value: Any) -> Mapping[Any, Any]:
 
 def _unknown(said: Statement, schema: Schema) -> str:
     group, _, plain = said.name.rpartition(".")
-    near = closest(plain, schema.names_in(group))
+    names = schema.names_in(group)
+    near = closest(plain, names) or next((n for n in names if n.endswith(f"_{plain}")), None)
     hint = f" Did you mean {near!r}?" if near else ""
     return f"{said.label}: no such setting.{hint} See `engine serve --help`."
 

@@ -168,10 +168,10 @@ class Schema:
         return name
 
     def names_in(self, group: str) -> list[str]:
-        """Return the names directly inside a group (`""` is the top)."""
-        prefix = f"{group}." if group else ""
-        tails = (n.removeprefix(prefix) for n in self.fields if n.startswith(prefix))
-        return [tail for tail in tails if "." not in tail]
+        """Return the names inside a group; for `""`, the short names of all settings."""
+        if not group:
+            return [field.short for field in self.fields.values()]
+        return [n.removeprefix(f"{group}.") for n in self.fields if n.startswith(f"{group}.")]
 
 
 def closest(name: str, possible: Iterable[str]) -> str | None:
