@@ -184,7 +184,7 @@ def _mapping(setting: SettingField, value: Any) -> Mapping[Any, Any]:
 def _unknown(said: Statement, schema: Schema) -> str:
     group, _, plain = said.name.rpartition(".")
     names = schema.names_in(group)
-    near = closest(plain, names) or next((n for n in names if n.endswith(f"_{plain}")), None)
+    near = next((n for n in names if n.endswith(f"_{plain}")), None) or closest(plain, names)
     hint = f" Did you mean {near!r}?" if near else ""
     return f"{said.label}: no such setting.{hint} See `engine serve --help`."
 
