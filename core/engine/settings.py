@@ -16,7 +16,14 @@ from pydantic import BaseModel
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.settings_schema import Schema, SettingField, ValueProblem, closest, read_text
+from engine.settings_schema import (
+    Schema,
+    SettingField,
+    ValueProblem,
+    closest,
+    read_switch,
+    read_text,
+)
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -30,13 +37,13 @@ class Layer:
         values: raw values by dotted name; a mapping may stand for all names below it.
         spelled: how the user wrote each name, for messages (`--dtype`); the source's name and
             the dotted name where it is absent.
-        origin: what `Settings.origins` says of every value, when that isn't the spelling.
+        origins: what `Settings.origins` will say of a name, where that isn't its spelling.
     """
 
     name: str
     values: Mapping[str, Any]
     spelled: Mapping[str, str] = field(default_factory=dict)
-    origin: str | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 class Statement(NamedTuple):
@@ -141,18 +148,22 @@ def agree(source: str, statements: Iterable[Statement], schema: Schema) -> Layer
         source,
         {name: statement.value for name, statement in kept.items()},
         {name: statement.label for name, statement in kept.items()},
+        {name: statement.origin for name, statement in kept.items()},
     )
 
 
 def _statements(layer: Layer, schema: Schema, problems: list[str]) -> Iterator[Statement]:
     for name, value in layer.values.items():
         label = layer.spelled.get(name, f"{layer.name}: {name}")
-        origin = layer.origin or layer.spelled.get(name, layer.name)
+        origin = layer.origins.get(name, layer.spelled.get(name, layer.name))
         yield from _expand(Statement(name, value, label, origin), schema, problems)
 
 
 def _expand(said: Statement, schema: Schema, problems: list[str]) -> Iterator[Statement]:
     """Split what stands for several settings, so that each can be overridden alone."""
+    if (shortcut := schema.shortcuts.get(said.name)) is not None:
+        yield from _expand_shortcut(said, shortcut, schema, problems)
+        return
     try:
         setting, key = schema[said.name]
     except KeyError:
@@ -170,6 +181,19 @@ def _expand(said: Statement, schema: Schema, problems: list[str]) -> Iterator[St
         plain = str(inner).replace("-", "_") if setting.is_group else str(inner)
         child = Statement(f"{said.name}.{plain}", item, f"{said.label}.{inner}", said.origin)
         yield from _expand(child, schema, problems)
+
+
+def _expand_shortcut(
+    said: Statement, shortcut: Mapping[str, Any], schema: Schema, problems: list[str]
+) -> Iterator[Statement]:
+    try:
+        wanted = read_switch(said.value)
+    except ValueProblem as problem:
+        problems.append(f"{said.label}={_show(said.value)}: {problem}")
+        return
+    for name, value in shortcut.items() if wanted else ():
+        label = f"{said.label}: {schema[name].field.short}"
+        yield Statement(name, value, label, said.origin)
 
 
 def _mapping(setting: SettingField, value: Any) -> Mapping[Any, Any]:

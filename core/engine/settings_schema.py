@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Self, Union, get_args, get_origin
@@ -119,12 +119,20 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema:
-    """Every setting of one or several models, by dotted name."""
+    """Every setting of one or several models, by dotted name.
+
+    Attributes:
+        fields: what can be set.
+        shortcuts: names that, when true, stand for explicit values of other settings.
+    """
 
     fields: Mapping[str, SettingField]
+    shortcuts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *models: type[BaseModel]) -> Self:
+    def of(
+        cls, *models: type[BaseModel], shortcuts: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Self:
         """Collect the fields of settings models.
 
         Raises:
@@ -135,7 +143,7 @@ class Schema:
         for field in fields.values():
             if (other := by_short.setdefault(field.short, field)) is not field:
                 raise ValueError(f"{other.name} and {field.name} share the name {field.short}")
-        return cls(fields)
+        return cls(fields, shortcuts or {})
 
     def __getitem__(self, name: str) -> Target:
         """Return what a dotted name means.
@@ -170,7 +178,7 @@ class Schema:
     def names_in(self, group: str) -> list[str]:
         """Return the names inside a group; for `""`, the short names of all settings."""
         if not group:
-            return [field.short for field in self.fields.values()]
+            return [*self.shortcuts, *(field.short for field in self.fields.values())]
         return [n.removeprefix(f"{group}.") for n in self.fields if n.startswith(f"{group}.")]
 
 
@@ -198,6 +206,18 @@ def read_text(field: SettingField, value: Any) -> Any:
     if isinstance(read, str) and "=" in read:
         return dict(read_pair(pair) for pair in text.split(",") if pair.strip())
     return read
+
+
+def read_switch(value: Any) -> bool:
+    """Read true or false, in any spelling that a boolean field takes.
+
+    Raises:
+        ValueProblem: it is neither.
+    """
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        raise ValueProblem("must be true or false") from None
 
 
 def read_pair(text: str) -> tuple[str, Any]:
@@ -253,6 +273,8 @@ def _sentence(field: SettingField, error: ValidationError, value: Any) -> str:
         near = closest(str(value), field.choices)
         hint = f". Did you mean {near!r}?" if near else ""
         return f"must be {_either(field.choices)}{hint}"
+    if problem["type"].startswith("bool_"):
+        return "must be true or false"
     message = problem["msg"].replace("Input should be", "must be").split(", unable to")[0]
     where = [str(part + 1) for part in problem["loc"] if isinstance(part, int)]
     return f"item {where[0]} {message}" if where else message

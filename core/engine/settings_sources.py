@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ def read_environment(environ: Mapping[str, str], schema: Schema) -> tuple[Layer,
     Raises:
         ConfigError: a variable looks like a misspelt setting.
     """
-    names = {field.variable: name for name, field in schema.fields.items()}
+    names = {f"{PREFIX}{name.upper()}": name for name in schema.shortcuts}
+    names |= {field.variable: name for name, field in schema.fields.items()}
     values: dict[str, str] = {}
     ignored: list[str] = []
     problems: list[str] = []
@@ -68,7 +68,7 @@ def read_file(path: Path, schema: Schema) -> Layer:
         Statement(schema.dotted(str(key)), value, f"{path.name}: {key}", path.name)
         for key, value in _parse(path).items()
     ]
-    return replace(agree(path.name, statements, schema), origin=path.name)
+    return agree(path.name, statements, schema)
 
 
 def _parse(path: Path) -> Mapping[Any, Any]:

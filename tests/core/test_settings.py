@@ -167,7 +167,7 @@ def test_a_file_may_be_nested_flat_or_short_with_hyphens_or_underscores(tmp_path
         ("max_num_seqs", -5, "--x=-5: must be greater than or equal to 1"),
         ("memory_utilization", "lots", "--x=lots: must be a valid number"),
         ("memory_utilization", "1.5", "--x=1.5: must be less than or equal to 1"),
-        ("enable_prefix_caching", "maybe", "--x=maybe: must be a valid boolean"),
+        ("enable_prefix_caching", "maybe", "--x=maybe: must be true or false"),
         ("model", 5, "--x=5: must be a valid string"),
         ("compilation_config.cudagraph_capture_sizes", "1,y", "--x=1,y: item 2 must be a valid"),
         ("compilation_config", "[1", "--x=[1: must be JSON or YAML"),
@@ -261,7 +261,7 @@ def test_a_misspelt_variable_is_an_error_and_a_foreign_one_a_line() -> None:
 
 def test_variables_for_others_and_empty_ones_are_no_settings() -> None:
     environ = {"ENGINE_BLOCK_PLUGINS": "x", "ENGINE_CONFIG": "y", "ENGINE_DTYPE": ""}
-    assert read_environment(environ, SCHEMA) == (Layer("environment", {}, {}), [])
+    assert read_environment(environ, SCHEMA) == (Layer("environment", {}), [])
 
 
 def test_the_variables_that_kubernetes_makes_for_a_service_named_engine_are_ignored() -> None:
@@ -292,6 +292,43 @@ def test_statements_that_agree_are_one_and_others_are_named_both() -> None:
                 said("compilation_config", {"mode": "b"}, "-cc"),
             ],
             SCHEMA,
+        )
+
+
+SHORT = {"compilation_config.mode": "a", "compilation_config.cudagraph_mode": "b"}
+
+
+def test_a_shortcut_stands_for_explicit_settings_from_any_source(tmp_path: Path) -> None:
+    schema = Schema.of(EngineConfig, shortcuts={"plain_run": SHORT})
+    path = tmp_path / "engine.yaml"
+    path.write_text("plain-run: yes\n")
+    flag = agree("command line", [Statement("plain_run", True, "--plain-run", "--x")], schema)
+    variable, _ = read_environment({"ENGINE_PLAIN_RUN": "1"}, schema)
+    for layer, origin in (
+        (flag, "--x"),
+        (variable, "ENGINE_PLAIN_RUN"),
+        (read_file(path, schema), "engine.yaml"),
+    ):
+        assert merge([layer]).origins == dict.fromkeys(SHORT, origin)
+        assert merge([layer]).config.compilation_config.cudagraph_mode == "b"
+    off, _ = read_environment({"ENGINE_PLAIN_RUN": "false"}, schema)
+    assert merge([off]) == Settings(EngineConfig())
+    with pytest.raises(ConfigError, match="ENGINE_PLAIN_RUN=perhaps: must be true or false"):
+        read_environment({"ENGINE_PLAIN_RUN": "perhaps"}, schema)
+
+
+def test_a_shortcut_that_contradicts_a_setting_is_named_with_it() -> None:
+    schema = Schema.of(EngineConfig, shortcuts={"plain_run": SHORT})
+    with pytest.raises(
+        ConfigError, match=r"^--plain: compilation_mode=a and --mode=z contradict each other"
+    ):
+        agree(
+            "command line",
+            [
+                Statement("plain_run", True, "--plain", "--plain"),
+                Statement("compilation_config.mode", "z", "--mode", "--mode"),
+            ],
+            schema,
         )
 
 
