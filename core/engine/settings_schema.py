@@ -140,9 +140,9 @@ class Schema:
         """
         fields = {field.name: field for model in models for field in _walk(model, "")}
         by_short: dict[str, SettingField] = {}
-        for field in fields.values():
-            if (other := by_short.setdefault(field.short, field)) is not field:
-                raise ValueError(f"{other.name} and {field.name} share the name {field.short}")
+        for setting in fields.values():
+            if (other := by_short.setdefault(setting.short, setting)) is not setting:
+                raise ValueError(f"{other.name} and {setting.name} share the name {setting.short}")
         return cls(fields, shortcuts or {})
 
     def __getitem__(self, name: str) -> Target:
