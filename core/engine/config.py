@@ -82,6 +82,8 @@ class CompilationConfig(_Frozen):
     """Token counts to record graphs for; a rule proposes them by default."""
     max_cudagraph_capture_size: int | None = Field(default=None, ge=1)
     """The largest token count to record a graph for."""
+    capture_size_policy: str = "default"
+    """The plugin that proposes capture sizes when none are named."""
     capture: Literal["eager", "lazy"] = "eager"
     """Record graphs before serving, or when a shape is first met."""
     on_capture_failure: Literal["drop", "abort"] = "drop"

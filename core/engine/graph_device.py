@@ -7,7 +7,11 @@ runs on CUDA, on another vendor's graphs, and on a simulated device in tests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
 
 
 class RecordedGraph(Protocol):
@@ -23,20 +27,30 @@ class GraphDevice(Protocol):
 
     name: str
 
-    def begin(self) -> None:
-        """Start recording what the current thread launches."""
-        ...
+    def session(self) -> AbstractContextManager[None]:
+        """Return a context in which recordings are made (a side stream, on CUDA).
 
-    def end(self) -> RecordedGraph:
-        """Stop recording and return the graph.
-
-        Raises:
-            RuntimeError: the recorded work is illegal in a graph; the device stays usable.
+        Leaving it also leaves stream and pool usable when a recording failed inside.
         """
         ...
 
-    def abort(self) -> None:
-        """Stop recording after a failure and leave stream and pool usable."""
+    def begin(self) -> None:
+        """Start recording what this thread launches; call it inside a session."""
+        ...
+
+    def end(self) -> RecordedGraph | None:
+        """Stop recording and return the graph, or None when nothing was recorded.
+
+        Raises:
+            RuntimeError: the recorded work is illegal in a graph.
+        """
+        ...
+
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor over the same memory that doesn't keep it from being reused.
+
+        What a replay needs between its segments must not pin the pool for all other shapes.
+        """
         ...
 
     def memory(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from engine.capture_sizes import resolve_capture_sizes
 from engine.config import CompilationConfig, EngineConfig
 from engine.errors import PluginError, ResolutionError, UnknownPluginError
 from engine.facts import DeviceFacts, Facts, ModelFacts
@@ -150,6 +151,7 @@ class _Resolver:
         self._options()
         self._unused()
         self._limits()
+        self._capture_sizes()
         compilation = self.compilation.model_copy(update=self.compilation_changes)
         config = self.config.model_copy(update={**self.changes, "compilation_config": compilation})
         return Resolution(config, tuple(self.records))
@@ -180,6 +182,7 @@ class _Resolver:
         reason = "asked for" if config.device != "auto" else "the best device found"
         self._record("device", config.device, label, by, reason)
         self.changes["device"] = device.type
+        self.changes["graph_device"] = device.graph_device or "auto"
         threads = config.threads or device.num_threads
         if device.type == "cpu":
             by = self.origins.get("threads", "device")
@@ -325,6 +328,26 @@ class _Resolver:
                     f"not read by {chosen}",
                     "drop it, or choose a mode that reads it (`engine plugins show` says which)",
                 )
+
+    def _capture_sizes(self) -> None:
+        setting, field = "compilation_config.cudagraph_capture_sizes", "cudagraph_capture_sizes"
+        if field not in self.chosen["cudagraph_modes"].SETTINGS:
+            return
+        compilation = self.compilation
+        policy = self.catalog.load("capture_sizes", compilation.capture_size_policy)
+        found = resolve_capture_sizes(
+            compilation.cudagraph_capture_sizes,
+            compilation.max_cudagraph_capture_size,
+            max_num_seqs=self.config.max_num_seqs,
+            max_num_tokens=self.changes["max_num_batched_tokens"],
+            policy=policy(),
+        )
+        self.compilation_changes[field] = found.sizes
+        self.records = [r for r in self.records if r.setting != setting]
+        effective = f"{len(found.sizes)} sizes, {found.sizes[0]} to {found.sizes[-1]}"
+        by = self.origins.get(setting, "policy")
+        asked = compilation.cudagraph_capture_sizes
+        self._record(setting, asked, effective, by, found.reason)
 
     def _limits(self) -> None:
         config, model = self.config, self.facts.model

@@ -161,6 +161,9 @@ class GraphStrategy(Plugin):
     MIN_SUPPORT: ClassVar[GraphSupport] = GraphSupport.NEVER
     """The least that the attention implementation must declare for this strategy to be useful."""
 
+    KINDS: ClassVar[tuple[str, ...]] = ()
+    """The labels of recorded steps that `dispatch` returns, besides `eager`."""
+
     @classmethod
     def refuse(cls, facts: Facts) -> Refusal | None:
         """Refuse a device that can't record, a callable that may not be, attention that can't."""

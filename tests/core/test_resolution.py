@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -15,7 +16,7 @@ from engine.plugin import Plugin
 from engine.presets import Level, Preset
 from engine.resolution import Resolution, resolve
 from engine.settings import Settings, as_settings
-from engine.strategies import GraphStrategy
+from engine.strategies import CaptureSizePolicy, GraphStrategy
 
 CPU = DeviceFacts("cpu", total_memory=2**34, num_threads=2)
 GPU = DeviceFacts("cuda", name="Some GPU", total_memory=2**36, graph_device="cuda")
@@ -93,6 +94,14 @@ class Monolith(_Graphs):
     MIN_SUPPORT = GraphSupport.UNIFORM_DECODE
 
 
+class Powers(CaptureSizePolicy):
+    NAME = "default"
+    SUMMARY = "powers of two"
+
+    def sizes(self, limits: Mapping[str, int]) -> Sequence[int]:
+        return [2**n for n in range(20) if 2**n <= limits["max_size"]]
+
+
 class Levels(Preset):
     NAME = "levels"
     SUMMARY = "two levels"
@@ -115,6 +124,7 @@ class Catalog:
         self._broken = broken
         self._kinds: dict[str, dict[str, type[Plugin]]] = {
             "presets": {"default": Levels},
+            "capture_sizes": {"default": Powers},
             "compile_modes": {p.NAME: p for p in (Plain, Whole, Opaque)},
             "cudagraph_modes": {p.NAME: p for p in (Launch, Replay, Monolith)},
             "backends": {"optimizer": Optimizer},
@@ -308,3 +318,52 @@ def test_every_explicit_setting_has_a_record_that_names_who_said_it() -> None:
 
 def test_resolution_is_pure_and_repeats_itself() -> None:
     assert run(GPU) == run(GPU)
+
+
+REPLAY = {"cudagraph_mode": "replay"}
+
+
+def sizes_of(**compilation: Any) -> tuple[int, ...] | None:
+    resolution = run(
+        GPU, max_num_seqs=8, max_num_batched_tokens=64, compilation={**REPLAY, **compilation}
+    )
+    return resolution.config.compilation_config.cudagraph_capture_sizes
+
+
+def test_capture_sizes_come_from_the_policy_clipped_to_the_budget() -> None:
+    assert sizes_of() == (1, 2, 4, 8, 16, 32, 64)
+    assert sizes_of(max_cudagraph_capture_size=20) == (1, 2, 4, 8, 16)
+
+
+def test_a_users_capture_sizes_are_taken_as_they_are_but_for_order_and_duplicates() -> None:
+    assert sizes_of(cudagraph_capture_sizes=(3, 7, 9)) == (3, 7, 9)
+    resolution = run(GPU, compilation={**REPLAY, "cudagraph_capture_sizes": (4, 2, 2)})
+    assert resolution.config.compilation_config.cudagraph_capture_sizes == (2, 4)
+    record = resolution["compilation_config.cudagraph_capture_sizes"]
+    assert "duplicates dropped" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("compilation", "message"),
+    [
+        ({"cudagraph_capture_sizes": ()}, "at least one size"),
+        ({"cudagraph_capture_sizes": (4, 2, 2, 9000)}, "9000 can never be used"),
+        ({"cudagraph_capture_sizes": (0, 4)}, "0 is no number of tokens"),
+        ({"max_cudagraph_capture_size": 100}, "no step is larger than max_num_batched_tokens=64"),
+        (
+            {"cudagraph_capture_sizes": (1, 2), "max_cudagraph_capture_size": 4},
+            "ends at 2 but max_cudagraph_capture_size=4",
+        ),
+    ],
+)
+def test_capture_sizes_that_make_no_sense_are_refused_and_never_changed(
+    compilation: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ResolutionError) as caught:
+        sizes_of(**compilation)
+    assert message in str(caught.value)
+
+
+def test_capture_sizes_without_a_mode_that_records_have_no_effect_whatever_they_are() -> None:
+    resolution = run(CPU, compilation={"cudagraph_capture_sizes": (4, 2)})
+    assert resolution["compilation_config.cudagraph_capture_sizes"].effective == "no effect"

@@ -8,6 +8,7 @@ import torch
 
 from engine.errors import ConfigError
 from engine.facts import DeviceFacts
+from engine.graph_device import GraphDevice
 
 
 def detect_device(
@@ -44,3 +45,18 @@ def detect_device(
             num_threads=threads or 1,
         )
     raise ConfigError(f"device={requested!r}: unknown; choose auto, cpu or cuda")
+
+
+def make_graph_device(name: str | None) -> GraphDevice | None:
+    """Return what records graphs, by the name that the device facts carry; None for None.
+
+    Raises:
+        ConfigError: there is no such graph device.
+    """
+    if name is None:
+        return None
+    if name == "cuda":
+        from engine.runtime.cuda_graphs import CudaGraphDevice
+
+        return CudaGraphDevice()
+    raise ConfigError(f"graph_device={name!r}: unknown; choose auto or cuda")

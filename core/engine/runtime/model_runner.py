@@ -19,6 +19,7 @@ from engine.models import CausalLM
 from engine.ops import known_break_ops
 from engine.request import PositionLogprobs
 from engine.runtime.assembly import Strategies
+from engine.runtime.devices import make_graph_device
 from engine.runtime.sampler import SampledToken, Sampler
 from engine.runtime.scheduler import Row, Step
 from engine.runtime.step_buffers import StepBuffers
@@ -49,6 +50,8 @@ class ModelRunner:
     ) -> None:
         self._model, self._config, self._strategies = model, config, strategies
         self._events = events
+        needs = strategies.graphs.NEEDS_GRAPHS
+        self._graph_device = config.graph_device if needs else None
         self._device = torch.device(config.device)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         self._sampler = Sampler(vocab_size, self._device, config.seed)
@@ -114,7 +117,7 @@ class ModelRunner:
             self._strategies.graphs.prepare(
                 GraphJob(
                     compiled=self._compiled,
-                    device=None,
+                    device=make_graph_device(self._graph_device),
                     sizes=self._capture_sizes(),
                     max_num_seqs=self._config.max_num_seqs,
                     graph_support=self._strategies.attention.GRAPH_SUPPORT,

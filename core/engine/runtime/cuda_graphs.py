@@ -1,0 +1,87 @@
+"""CUDA graphs as a graph device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class CudaGraphDevice:
+    """Records CUDA graphs into one private pool, on one side stream."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own gap
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Enter the side stream; a recording that an exception left open is ended."""
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            self._abandon()
+            torch.cuda.synchronize()
+
+    def begin(self) -> None:
+        """Start recording."""
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+
+    def end(self) -> torch.cuda.CUDAGraph | None:
+        """Stop recording; None when no kernel was launched since `begin`."""
+        graph, self._graph = self._graph, None
+        if graph is None:
+            raise RuntimeError("no recording is in force")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            graph.capture_end()
+        if any("CUDA Graph is empty" in str(w.message) for w in caught):
+            return None
+        return graph
+
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a view of the tensor's memory that doesn't own it."""
+        return torch.as_tensor(_Address(tensor), device=tensor.device).view(tensor.dtype)
+
+    def memory(self) -> int:
+        """Return the bytes of the pool's segments."""
+        return sum(
+            int(segment["total_size"])
+            for segment in torch.cuda.memory_snapshot()
+            if tuple(segment.get("segment_pool_id", ())) == tuple(self._pool)
+        )
+
+    def _abandon(self) -> None:
+        graph, self._graph = self._graph, None
+        if graph is None:
+            return
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            # The capture is already invalid; ending it is what makes the stream usable again.
+            torch.cuda.synchronize()
+
+
+class _Address:
+    """A tensor's memory by address only, in the form that `torch.as_tensor` reads.
+
+    The interface has no bfloat16, so elements are passed as integers of the same width.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        width = tensor.element_size()
+        self.__cuda_array_interface__ = {
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * width for stride in tensor.stride()),
+            "typestr": f"<i{width}" if width > 1 else "|u1",
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }

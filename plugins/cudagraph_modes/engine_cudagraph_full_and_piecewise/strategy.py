@@ -1,0 +1,50 @@
+"""Two registered strategies, one for decode and one for the rest."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.batch import BatchShape
+from engine.facts import GraphSupport
+from engine.recording import RECORDING_SETTINGS
+from engine.strategies import Decision, GraphJob, GraphStrategy, ModelInputs
+
+
+class FullAndPiecewise(GraphStrategy):
+    """Asks one strategy about decode steps and another about everything else.
+
+    A composition by name through the registry: it records nothing itself, and shares no code
+    with what it composes.
+    """
+
+    NAME = "full_and_piecewise"
+    SUMMARY = "replay decode from whole graphs, other batches from pieces; fastest, most start-up"
+    MIN_SUPPORT = GraphSupport.UNIFORM_DECODE
+    KINDS = ("full", "piecewise")
+    SETTINGS = RECORDING_SETTINGS
+
+    def plan(self, job: GraphJob) -> tuple[BatchShape, ...]:
+        """Plan what both plan."""
+        decode, rest = job.make("full_decode_only"), job.make("piecewise")
+        return (*decode.plan(job), *rest.plan(job))
+
+    def prepare(self, job: GraphJob) -> None:
+        """Prepare both; the pieces first, whose activations are the larger ones."""
+        self._decode, self._rest = job.make("full_decode_only"), job.make("piecewise")
+        self._rest.prepare(job)
+        self._decode.prepare(job)
+
+    def dispatch(self, shape: BatchShape) -> Decision:
+        """Ask the decode strategy first; what it doesn't record goes to the other."""
+        decision = self._decode.dispatch(shape)
+        return self._rest.dispatch(shape) if decision.reason else decision
+
+    def run(self, decision: Decision, inputs: ModelInputs) -> torch.Tensor:
+        """Run with the strategy that decided."""
+        owner = self._decode if decision.kind in self._decode.KINDS else self._rest
+        return owner.run(decision, inputs)
+
+    def close(self) -> None:
+        """Close both."""
+        self._decode.close()
+        self._rest.close()
