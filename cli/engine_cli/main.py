@@ -1,0 +1,97 @@
+"""The `engine` command: finds the subcommand, and turns errors into sentences and exit codes.
+
+Exit codes: 0 done, 2 something the user can correct, 130 interrupted, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from engine.errors import BrokenPluginError, EngineError
+from engine_cli.lazy_group import Entry, LazyGroup
+from engine_cli.state import State, command_settings, debug_option
+
+COMMANDS = {
+    "serve": Entry("engine_cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
+    "generate": Entry("engine_cli.generate:generate", "Continue prompts and print the results."),
+    "chat": Entry("engine_cli.chat:chat", "Talk to a model, here or on a server."),
+    "explain": Entry("engine_cli.explain:explain", "Show the settings in force, and why."),
+    "plugins": Entry("engine_cli.plugins:plugins", "List the installed plugins."),
+}
+
+
+def _show_version(context: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from engine_cli.version import version_lines
+
+        click.echo("\n".join(version_lines()))
+        context.exit()
+
+
+cli = LazyGroup(
+    name="engine",
+    entries=COMMANDS,
+    context_settings=command_settings(),
+    help="Run large language models with pluggable compile modes, graph modes and backends.",
+    epilog="`engine COMMAND --help` shows a command's options.",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Show the versions of engine and what it stands on, and exit.",
+        ),
+        debug_option(),
+    ],
+)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        args: the arguments; those of the process when omitted.
+
+    Returns:
+        The exit code.
+    """
+    # Models are local; transformers must not look a name up on a hub.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    state = State()
+    try:
+        code = cli.main(args, prog_name="engine", obj=state, standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except EngineError as error:
+        return _tell(error, debug=state.debug)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        return _reader_left()
+    return code if isinstance(code, int) else 0
+
+
+def _tell(error: EngineError, *, debug: bool) -> int:
+    """Print an expected error; a broken plugin's author needs the traceback too."""
+    if debug:
+        traceback.print_exception(error)
+    elif isinstance(error, BrokenPluginError) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+    for line in str(error).splitlines():
+        click.echo(f"engine: {line}", err=True)
+    return 2
+
+
+def _reader_left() -> int:
+    """Leave quietly when whoever read our output (`| head`) has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
