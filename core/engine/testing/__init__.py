@@ -1,0 +1,1 @@
+"""What tests of plugins are built from; nothing outside tests imports it."""
