@@ -57,6 +57,7 @@ class EngineCore:
         checkpoint = open_checkpoint(settings, registry)
         self.resolution = resolve_for(settings, checkpoint, registry)
         attach_observers(self.resolution.config, registry, self.events)
+        self.checkpoint = checkpoint
         self.model_name = checkpoint.name
         self.vocab_size = checkpoint.facts.vocab_size
         self.tokenizer = open_tokenizer(settings.config, checkpoint)
@@ -82,6 +83,7 @@ class EngineCore:
         if config.device == "cpu" and config.threads:
             torch.set_num_threads(config.threads)
         model = build_model(checkpoint, self.resolution, registry, self.events)
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         strategies = assemble(config, registry)
         runner = ModelRunner(
             model, config, strategies, vocab_size=self.vocab_size, events=self.events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,25 +70,22 @@ class ModelRunner:
         self.allocate_cache(1)
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Give every attention layer a cache of `num_blocks`; block 0 is the reserved one.
+        """Give every attention layer a zeroed cache of `num_blocks`; block 0 is the reserved one.
 
-        The reserved block is zeroed because padded and dummy rows may read it; the others are
-        written before they are read.
+        Zeroed because padded and dummy rows may read the reserved block.
         """
         self._caches.clear()
         for spec in self._model.attention_specs:
-            shape = self._strategies.attention.cache_shape(
-                spec, num_blocks, self._config.block_size
-            )
-            make = torch.zeros if num_blocks == 1 or self._device.type != "cpu" else torch.empty
-            self._caches.append(make(shape, dtype=self._dtype, device=self._device))
-        if num_blocks > 1 and self._device.type == "cpu":
-            self._zero_reserved_block(num_blocks)
+            size = self._config.block_size
+            shape = self._strategies.attention.cache_shape(spec, num_blocks, size)
+            self._caches.append(self._zeros(shape))
 
-    def _zero_reserved_block(self, num_blocks: int) -> None:
-        for cache in self._caches:
-            axis = next(i for i, size in enumerate(cache.shape) if size == num_blocks)
-            cache.select(axis, 0).zero_()
+    def _zeros(self, shape: tuple[int, ...]) -> torch.Tensor:
+        if self._device.type != "cpu":
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        # numpy asks the system for zeroed pages, which take memory only once they are written.
+        pages = np.zeros(math.prod(shape) * self._dtype.itemsize, dtype=np.uint8)
+        return torch.from_numpy(pages).view(self._dtype).view(shape)
 
     def compile(self) -> None:
         """Let the compile strategy make the callable that serves every step."""
