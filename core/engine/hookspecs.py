@@ -118,6 +118,24 @@ HOOK_OF_KIND: Mapping[str, str] = MappingProxyType(
 )
 """The hook that a module must implement, by the kind that its entry-point group names."""
 
+LABEL_OF_KIND: Mapping[str, str] = MappingProxyType(
+    {
+        "compile_modes": "compilation mode",
+        "cudagraph_modes": "CUDA-graph mode",
+        "backends": "backend",
+        "attention": "attention implementation",
+        "models": "model implementation",
+        "weights": "weight loader",
+        "presets": "preset",
+        "passes": "FX pass",
+        "capture_sizes": "capture-size policy",
+        "break_ops": "set of break ops",
+        "observers": "observer",
+        "commands": "command",
+    }
+)
+"""What one plugin of a kind is called in messages."""
+
 BASE_OF_KIND: Mapping[str, str] = MappingProxyType(
     {
         "compile_modes": "engine.strategies:CompileStrategy",

@@ -7,10 +7,11 @@ contract, and leaves no trace when that fails. An unselected broken plugin distu
 from __future__ import annotations
 
 import difflib
+import logging
 import os
-import pkgutil
+import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -23,15 +24,11 @@ from engine.errors import (
     PluginError,
     UnknownPluginError,
 )
-from engine.hookspecs import (
-    API_VERSION,
-    BASE_OF_KIND,
-    HOOK_OF_KIND,
-    OLDEST_API_VERSION,
-    PROJECT,
-    EngineSpec,
-)
+from engine.hookspecs import HOOK_OF_KIND, LABEL_OF_KIND, PROJECT, EngineSpec
 from engine.names import normalize
+from engine.plugin_checks import check_hooks, check_module, check_registered
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,11 +60,6 @@ class PluginStatus:
         return "broken" if self.error else "ok"
 
 
-def _blocked() -> frozenset[str]:
-    names = os.environ.get("ENGINE_BLOCK_PLUGINS", "").split(",")
-    return frozenset(normalize(name) for name in names if name.strip())
-
-
 class Registry:
     """The plugins of the installed distributions.
 
@@ -84,34 +76,25 @@ class Registry:
     ) -> None:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(EngineSpec)
-        self._blocked = _blocked() if blocked is None else frozenset(map(normalize, blocked))
+        names = os.environ.get("ENGINE_BLOCK_PLUGINS", "").split(",")
+        self._blocked = {_spelling(n) for n in (names if blocked is None else blocked) if n.strip()}
         self._claims: dict[tuple[str, str], list[Claim]] = {}
+        self._misplaced: list[Claim] = []
         self._loaded: dict[Claim, Any] = {}
-        self._discover(metadata.distributions() if distributions is None else distributions)
-
-    def _discover(self, distributions: Iterable[metadata.Distribution]) -> None:
-        seen: set[str] = set()
-        for dist in distributions:
-            # A distribution that is on sys.path twice (an editable install beside its build
-            # folder) is one distribution: the first one found is the one that imports.
-            if dist.name is None or (key := dist.name.lower()) in seen:
-                continue
-            seen.add(key)
-            for entry_point in dist.entry_points:
-                prefix, _, kind = entry_point.group.partition(".")
-                if prefix == PROJECT and kind in HOOK_OF_KIND:
-                    name = normalize(entry_point.name)
-                    claim = Claim(kind, name, dist.name, dist.version, entry_point)
-                    if not self._is_blocked(claim):
-                        self._claims.setdefault((kind, name), []).append(claim)
+        for claim in _claims(metadata.distributions() if distributions is None else distributions):
+            if claim.kind not in HOOK_OF_KIND:
+                self._misplaced.append(claim)
+            elif not self._is_blocked(claim):
+                self._claims.setdefault((claim.kind, claim.name), []).append(claim)
 
     def _is_blocked(self, claim: Claim) -> bool:
-        spellings = {
-            claim.name,
-            f"{claim.kind}/{claim.name}",
-            normalize(f"{claim.distribution}:{claim.name}"),
-        }
-        return bool(spellings & self._blocked)
+        return not self._blocked.isdisjoint(
+            {
+                claim.name,
+                f"{claim.kind}/{claim.name}",
+                _spelling(f"{claim.distribution}:{claim.name}"),
+            }
+        )
 
     def kinds(self) -> list[str]:
         """Return every kind of plugin that the contract knows."""
@@ -137,20 +120,14 @@ class Registry:
             UnknownPluginError: nothing installed has that name.
             DuplicatePluginError: two distributions have it; select one as `distribution:name`.
         """
-        dist, _, plain = normalize(name).rpartition(":")
+        dist, _, plain = _spelling(name).rpartition(":")
         claims = self._claims.get((kind, plain)) or self._claims_by_alias(kind, plain)
-        if dist:
-            claims = [c for c in claims if c.distribution.lower() == dist.lower()]
-        if not claims:
-            raise UnknownPluginError(self._unknown(kind, name))
-        if len(claims) > 1:
-            choices = " or ".join(f"{c.distribution}:{c.name}" for c in claims)
-            raise DuplicatePluginError(
-                f"{_label(kind)} {plain!r} is claimed by two distributions: "
-                f"{' and '.join(sorted(map(str, claims)))}. Select one as {choices}, "
-                "uninstall one, or block one with ENGINE_BLOCK_PLUGINS=distribution:name."
-            )
-        return claims[0]
+        fitting = [c for c in claims if not dist or _canonical(c.distribution) == dist]
+        if not fitting:
+            raise UnknownPluginError(self._unknown(kind, name, claims))
+        if len(fitting) > 1:
+            raise DuplicatePluginError(_duplicate(kind, plain, fitting))
+        return fitting[0]
 
     def _claims_by_alias(self, kind: str, alias: str) -> list[Claim]:
         """Look an unknown name up among declared aliases; this has to import the kind."""
@@ -164,12 +141,19 @@ class Registry:
                 found.append(claim)
         return found
 
-    def _unknown(self, kind: str, name: str) -> str:
-        installed = self.names(kind)
-        close = difflib.get_close_matches(normalize(name), installed, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+    def _unknown(self, kind: str, name: str, elsewhere: list[Claim]) -> str:
+        spelling, installed = _spelling(name), self.names(kind)
+        dist, _, plain = spelling.rpartition(":")
+        close = difflib.get_close_matches(plain, installed, n=1)
+        if blocking := self._blocked & {spelling, plain, f"{kind}/{plain}"}:
+            hint = f" ENGINE_BLOCK_PLUGINS blocks {min(blocking)!r}; take it out of there."
+        elif elsewhere:
+            owners = " and ".join(sorted(c.distribution for c in elsewhere))
+            hint = f" {plain!r} comes from {owners}, not from {dist}."
+        else:
+            hint = f" Did you mean {close[0]!r}?" if close else ""
         listed = ", ".join(installed) or "none"
-        return f"unknown {_label(kind)} {name!r}.{hint} Installed: {listed}."
+        return f"unknown {LABEL_OF_KIND[kind]} {name!r}.{hint} Installed: {listed}."
 
     def load(self, kind: str, name: str) -> Any:
         """Import the plugin that a name selects and return what it registers.
@@ -182,93 +166,113 @@ class Registry:
         return self.load_claim(self.find(kind, name))
 
     def load_claim(self, claim: Claim) -> Any:
-        """Import one claimed plugin, check it, and return what it registers."""
+        """Import one claimed plugin, check it, and return what it registers.
+
+        Raises:
+            BrokenPluginError: it can't be imported or doesn't fit the contract.
+        """
         if claim in self._loaded:
             return self._loaded[claim]
-        key = f"{claim.kind}:{claim.distribution}:{claim.name}"
+        who = f"{LABEL_OF_KIND[claim.kind]} {claim}"
         try:
             module = claim.entry_point.load()
-            _check_api_version(module)
-            self._manager.register(module, name=key)
-            self._manager.check_pending()
-            plugin = self._registered(claim, module)
-        except Exception as error:
-            if self._manager.has_plugin(key):
-                self._manager.unregister(name=key)
-            if isinstance(error, PluginError):
-                raise
+            check_module(who, module)
+            plugin = self._registered(who, claim, module)
+        except PluginError:
+            raise
+        # A stranger's import may fail in any way, and may even want to end the process.
+        except (Exception, SystemExit) as error:
+            said = next(iter(str(error).splitlines()), "")
             raise BrokenPluginError(
-                f"cannot load {_label(claim.kind)} {claim}: {type(error).__name__}: {error}"
+                f"cannot load {who}: {type(error).__name__}: {said}; "
+                f"repair or uninstall {claim.distribution}."
             ) from error
         self._loaded[claim] = plugin
         return plugin
 
-    def _registered(self, claim: Claim, module: Any) -> Any:
+    def _registered(self, who: str, claim: Claim, module: Any) -> Any:
         hook = HOOK_OF_KIND[claim.kind]
-        caller = getattr(self._manager.hook, hook)
-        impls = [impl for impl in caller.get_hookimpls() if impl.plugin is module]
-        if not impls:
-            raise BrokenPluginError(
-                f"{_label(claim.kind)} {claim} implements no hook {hook}; "
-                f"a plugin of the group {PROJECT}.{claim.kind} must (decorated with @hookimpl)."
-            )
-        plugin = impls[0].function()
-        if (path := BASE_OF_KIND.get(claim.kind)) is not None:
-            _check_class(claim, plugin, pkgutil.resolve_name(path))
+        implemented = dict(self._implemented(module))
+        check_hooks(who, claim.kind, implemented.items())
+        plugin = implemented[hook]()
+        check_registered(who, claim.kind, claim.name, plugin)
+        # One module may stand behind several entry points.
+        if not self._manager.is_registered(module):
+            self._manager.register(module)
         return plugin
 
+    def _implemented(self, module: Any) -> Iterator[tuple[str, Any]]:
+        for attribute in dir(module):
+            if (options := self._manager.parse_hookimpl_opts(module, attribute)) is not None:
+                yield options["specname"] or attribute, getattr(module, attribute)
+
     def status(self, kind: str | None = None) -> list[PluginStatus]:
-        """Import every plugin and say of each whether it can be used, and why not."""
+        """Import every plugin and say of each whether it can be used, and why not.
+
+        An entry point of a misspelt group is among them, whatever `kind` is: it is meant for us.
+        """
         rows = []
         for claim in self.claims(kind):
             try:
                 rows.append(PluginStatus(claim, self.load_claim(claim), ""))
             except PluginError as error:
                 rows.append(PluginStatus(claim, None, str(error), traceback.format_exc()))
+        for claim in self._misplaced:
+            if near := difflib.get_close_matches(claim.kind, HOOK_OF_KIND, n=1, cutoff=0.8):
+                sentence = (
+                    f"{claim}: the entry-point group {claim.entry_point.group} is none of ours; "
+                    f"did {claim.distribution} mean {PROJECT}.{near[0]}?"
+                )
+                rows.append(PluginStatus(claim, None, sentence))
         return rows
 
 
-def _label(kind: str) -> str:
-    singular = kind[:-2] if kind.endswith("sses") else kind.removesuffix("s")
-    singular = kind if kind == "weights" else singular
-    return {"compile_mode": "compilation mode", "cudagraph_mode": "CUDA-graph mode"}.get(
-        singular, singular.replace("_", " ")
+def _claims(distributions: Iterable[metadata.Distribution]) -> Iterator[Claim]:
+    seen: set[str] = set()
+    for dist in distributions:
+        try:
+            name, version = _field(dist, "Name"), _field(dist, "Version")
+            entry_points = tuple(dist.entry_points)
+        except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+            logger.warning("skipping the unreadable metadata of %s: %s", dist, error)
+            continue
+        # A distribution that is on sys.path twice (an editable install beside its build
+        # folder) is one distribution: the first one found is the one that imports.
+        if not name or (key := _canonical(name)) in seen:
+            continue
+        seen.add(key)
+        for entry_point in entry_points:
+            prefix, _, kind = entry_point.group.partition(".")
+            if prefix == PROJECT:
+                yield Claim(kind, normalize(entry_point.name), name, version, entry_point)
+
+
+def _field(dist: metadata.Distribution, name: str) -> str:
+    """Return one line of a distribution's metadata; empty when it is missing."""
+    return next(iter(dist.metadata.get_all(name) or ()), "")
+
+
+def _canonical(distribution: str) -> str:
+    """Return a distribution's name as installers compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _spelling(name: str) -> str:
+    dist, colon, plain = normalize(name).rpartition(":")
+    return f"{_canonical(dist)}{colon}{plain}"
+
+
+def _duplicate(kind: str, name: str, claims: list[Claim]) -> str:
+    listed = " and ".join(sorted(map(str, claims)))
+    owners = sorted({c.distribution for c in claims})
+    if len(owners) == 1:
+        return (
+            f"{LABEL_OF_KIND[kind]} {name!r} is claimed twice by {owners[0]}: {listed}. "
+            "Upgrade or uninstall it."
+        )
+    choices = " or ".join(sorted(f"{c.distribution}:{c.name}" for c in claims))
+    return (
+        f"{LABEL_OF_KIND[kind]} {name!r} is claimed by two distributions: {listed}. "
+        f"Select one as {choices}, uninstall one, or block one with "
+        f"ENGINE_BLOCK_PLUGINS=distribution:name."
     )
-
-
-def _check_api_version(module: Any) -> None:
-    wanted = getattr(module, "ENGINE_API_VERSION", None)
-    if wanted is None:
-        raise BrokenPluginError(
-            f"{module.__name__} states no ENGINE_API_VERSION; "
-            f"add `ENGINE_API_VERSION = {API_VERSION}` to it."
-        )
-    if not isinstance(wanted, int) or not OLDEST_API_VERSION <= wanted <= API_VERSION:
-        upgrade = "engine" if isinstance(wanted, int) and wanted > API_VERSION else "the plugin"
-        raise BrokenPluginError(
-            f"{module.__name__} was written for plugin API {wanted!r}, this engine speaks "
-            f"{OLDEST_API_VERSION} to {API_VERSION}; upgrade {upgrade}."
-        )
-
-
-def _check_class(claim: Claim, plugin: Any, base: type) -> None:
-    if not (isinstance(plugin, type) and issubclass(plugin, base)):
-        raise BrokenPluginError(
-            f"{_label(claim.kind)} {claim} registered {plugin!r}; "
-            f"its hook must return a subclass of {base.__module__}.{base.__name__}."
-        )
-    missing = [a for a in ("NAME", "SUMMARY") if not getattr(plugin, a, None)]
-    if missing:
-        raise BrokenPluginError(
-            f"{_label(claim.kind)} {claim} declares no {' and no '.join(missing)}."
-        )
-    if normalize(plugin.NAME) != claim.name:  # type: ignore[attr-defined]
-        raise BrokenPluginError(
-            f"{_label(claim.kind)} {claim} calls itself {plugin.NAME!r}; "  # type: ignore[attr-defined]
-            "NAME and the entry point must agree."
-        )
-    abstract = sorted(getattr(plugin, "__abstractmethods__", ()))
-    if abstract:
-        raise BrokenPluginError(
-            f"{_label(claim.kind)} {claim} leaves {', '.join(abstract)} unimplemented."
-        )
