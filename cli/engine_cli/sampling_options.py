@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, get_args, get_origin
 
@@ -84,16 +84,18 @@ class SamplingOption(click.Option):
         return f"{names}{metavar}", f"{self.help}{facts}"
 
 
-def sampling_options(**defaults: Any) -> Iterator[SamplingOption]:
+def sampling_options(*, without: Sequence[str] = (), **defaults: Any) -> Iterator[SamplingOption]:
     """Yield an option for every field of `SamplingParams`.
 
     Args:
+        without: fields that make no sense for the command.
         **defaults: defaults that differ from those of `SamplingParams`.
     """
     documentation = _documentation()
     for field in msgspec.structs.fields(SamplingParams):
         default = defaults.get(field.name, _default(field))
-        yield SamplingOption(field, documentation[field.name], default)
+        if field.name not in without:
+            yield SamplingOption(field, documentation[field.name], default)
 
 
 def take_sampling_params(context: click.Context, **defaults: Any) -> SamplingParams:

@@ -36,15 +36,15 @@ class Sources:
         Raises:
             ConfigError: a value is unusable, or names a plugin that isn't installed.
         """
-        settings = merge(self._about(EngineConfig))
+        settings = merge(self.about(EngineConfig))
         _check_plugin_names(settings, state)
         return settings
 
     def build(self, model: type[ModelT]) -> tuple[ModelT, dict[str, str]]:
         """Return another model of settings (the server's), and who said each value."""
-        return build(model, self._about(model))
+        return build(model, self.about(model))
 
-    def _about(self, model: type[BaseModel]) -> list[Layer]:
+    def about(self, model: type[BaseModel]) -> list[Layer]:
         """Keep what is said about one model; the sources may speak of several."""
         schema = Schema.of(model)
 
