@@ -27,7 +27,7 @@ class BlockPool:
         enable_prefix_caching: remember the content of full blocks.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool) -> None:  # noqa: FBT001
+    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool) -> None:
         if num_blocks < 2 or block_size < 1:
             raise ValueError(
                 f"num_blocks={num_blocks}, block_size={block_size}: at least 2 blocks of 1 token"
