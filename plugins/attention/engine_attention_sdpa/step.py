@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from engine.attention import AttentionInputs, AttentionSpec
     from engine_attention_sdpa.scratch import Scratch
 
-MIN_FUSED = 3
+MIN_FUSED = 8
 """Fewer decoding requests than this cost less one by one."""
 MAX_FUSED_LENGTH = 1024
 """Decoding requests with a longer context are worth a call of their own."""

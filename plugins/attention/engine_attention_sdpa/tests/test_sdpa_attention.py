@@ -48,8 +48,12 @@ def test_mixed_steps_equal_the_dense_reference(
     check(steps.step([(a, 9), (b, 1)]), dtype)
     check(steps.step([(a, 1), (c, 13), (b, 5)], padding=2), dtype)
     check(steps.step([(d, 4), (a, 1), (b, 1), (c, 1), (e, 3)]), dtype)
+    more = [steps.add() for _ in range(6)]
+    check(steps.step([(s, 2 + s) for s in more]), dtype)
+    decoding = [a, b, c, d, e, *more]
     for _ in range(6):
-        check(steps.step([(a, 1), (b, 1), (c, 1), (d, 1), (e, 1)], padding=3), dtype)
+        check(steps.step([(s, 1) for s in decoding], padding=3), dtype)
+    check(steps.step([(s, 1 + s % 4 // 3) for s in decoding], padding=3), dtype)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -70,19 +74,19 @@ def test_random_batches_equal_the_dense_reference(history: MakeHistory, seed: in
         shuffle=seed if rng.random() < 0.5 else None,
         seed=seed,
     )
-    sequences = [steps.add() for _ in range(8)]
-    for _ in range(6):
-        chosen = rng.permutation(sequences)[: rng.integers(1, 9)]
+    sequences = [steps.add() for _ in range(16)]
+    for _ in range(8):
+        chosen = rng.permutation(sequences)[: rng.integers(1, 17)]
         decoding = rng.random() < 0.5
         rows = [(int(s), 1 if decoding else int(rng.integers(1, 30))) for s in chosen]
         check(steps.step(rows, padding=int(rng.integers(0, 3))), torch.float32)
 
 
 def test_long_runs_are_read_in_place_and_the_rest_is_gathered(history: MakeHistory) -> None:
-    # Blocks of one token: prompts make long runs, later tokens interleave.
+    # Blocks of one token: prompts make one long run, later tokens interleave.
     steps = history(spec_of(), block_size=1, num_blocks=2048)
-    sequences = [steps.add() for _ in range(4)]
-    for length, s in zip((300, 20, 290, 3), sequences, strict=True):
+    sequences = [steps.add() for _ in range(10)]
+    for length, s in zip((300, 20, 290, 3, 150, 250, 9, 300, 1, 2), sequences, strict=True):
         check(steps.step([(s, length)]), torch.float32)
     for _ in range(3):
         check(steps.step([(s, 1) for s in sequences]), torch.float32)
@@ -100,39 +104,39 @@ def test_sequences_may_share_blocks(history: MakeHistory) -> None:
     steps = history(spec_of(), block_size=4)
     first = steps.add()
     steps.step([(first, 8)])
-    for _ in range(4):
+    for _ in range(9):
         copy = steps.sequences[steps.add()]
         source = steps.sequences[first]
         copy.table, copy.length = list(source.table), 8
         copy.keys, copy.values = list(source.keys), list(source.values)
     for _ in range(5):
-        check(steps.step([(s, 1) for s in range(1, 5)]), torch.float32)
+        check(steps.step([(s, 1) for s in range(1, 10)]), torch.float32)
 
 
 def test_the_reserved_block_and_other_owners_stay_unchanged(history: MakeHistory) -> None:
     steps = history(spec_of(), shuffle=3, fill=7.0)
-    a, b, c, d = (steps.add() for _ in range(4))
-    steps.step([(a, 6), (b, 3), (c, 9), (d, 5)], padding=4)
+    sequences = [steps.add() for _ in range(10)]
+    steps.step([(s, 5 + s % 3) for s in sequences], padding=4)
     before = steps.cache.clone()
-    steps.step([(a, 1), (b, 2), (c, 1), (d, 1)], padding=4)
-    mine = {block for s in (a, b, c, d) for block in steps.sequences[s].table}
+    steps.step([(s, 1 + s // 9) for s in sequences], padding=4)
+    mine = {block for s in steps.sequences for block in s.table}
     others = [block for block in range(before.shape[2]) if block not in mine]
     assert 0 in others
     assert torch.equal(steps.cache[:, :, others], before[:, :, others])
     assert (steps.cache[:, :, 0] == 7.0).all()
-    kept = steps.sequences[a].table[0]
+    kept = steps.sequences[0].table[0]
     assert torch.equal(steps.cache[:, :, kept], before[:, :, kept])
 
 
 def test_a_batch_without_slots_writes_nothing(history: MakeHistory) -> None:
     steps = history(spec_of(), fill=0.0)
-    a, b, c = (steps.add() for _ in range(3))
-    steps.step([(a, 3), (b, 4), (c, 5)])
+    sequences = [steps.add() for _ in range(9)]
+    steps.step([(s, 3 + s) for s in sequences])
     before = steps.cache.clone()
-    inputs = steps.inputs([(a, 1), (b, 1), (c, 2)])
+    inputs = steps.inputs([(s, 1 + s // 8) for s in sequences])
     inputs.slots.fill_(-1)
     inputs.host_block_tables[:] = 0
-    query, key = steps.random(4, 6, 16), steps.random(4, 2, 16)
+    query, key = steps.random(10, 6, 16), steps.random(10, 2, 16)
     out = torch.full_like(query, float("nan"))
     step = steps.plugin.begin_step(inputs)
     steps.plugin.forward(query, key, key, out, steps.cache, steps.spec, step)
@@ -141,26 +145,28 @@ def test_a_batch_without_slots_writes_nothing(history: MakeHistory) -> None:
 
 
 def test_what_an_earlier_owner_left_in_a_block_reaches_nobody(history: MakeHistory) -> None:
-    steps = history(spec_of(), fill=float("inf"))
-    sequences = [steps.add() for _ in range(4)]
-    for _ in range(9):
-        check(steps.step([(s, 1) for s in sequences]), torch.float32)
+    for count in (2, 10):
+        steps = history(spec_of(), fill=float("inf"))
+        sequences = [steps.add() for _ in range(count)]
+        for _ in range(9):
+            check(steps.step([(s, 1) for s in sequences]), torch.float32)
 
 
 def test_a_request_with_nan_does_not_reach_its_neighbours(history: MakeHistory) -> None:
-    steps = history(spec_of())
-    sequences = [steps.add() for _ in range(5)]
-    steps.step([(s, 5) for s in sequences])
-    bad = steps.sequences[sequences[2]]
-    steps.cache[:, :, bad.table[0]] = float("nan")
-    pairs = steps.step([(s, 1) for s in sequences])
-    assert pairs.pop(2)[0].isnan().all()
-    check(pairs, torch.float32)
+    for count in (4, 10):
+        steps = history(spec_of())
+        sequences = [steps.add() for _ in range(count)]
+        steps.step([(s, 5) for s in sequences])
+        bad = steps.sequences[sequences[2]]
+        steps.cache[:, :, bad.table[0]] = float("nan")
+        pairs = steps.step([(s, 1) for s in sequences])
+        assert pairs.pop(2)[0].isnan().all()
+        check(pairs, torch.float32)
 
 
 def test_two_engines_share_no_memory(history: MakeHistory) -> None:
     one, two = history(spec_of(), seed=1), history(spec_of(), seed=2)
-    sequences = [(one.add(), two.add()) for _ in range(4)]
+    sequences = [(one.add(), two.add()) for _ in range(9)]
     one.step([(s, 6) for s, _ in sequences])
     two.step([(s, 6) for _, s in sequences])
     for _ in range(3):
@@ -170,7 +176,7 @@ def test_two_engines_share_no_memory(history: MakeHistory) -> None:
 
 def test_decode_reads_only_the_blocks_that_are_seen(history: MakeHistory) -> None:
     # Everything outside the window is poisoned: reading it would show.
-    for count in (1, 4):
+    for count in (1, 9):
         steps = history(spec_of(window=6), block_size=2, shuffle=count)
         sequences = [steps.add() for _ in range(count)]
         steps.step([(s, 21) for s in sequences])
