@@ -42,6 +42,10 @@ class _Frozen(BaseModel):
         except ValidationError as error:
             raise ConfigError(validation_message(type(self).__name__, error)) from None
 
+    # Tells pydantic that this initializer only words errors, so that a nested model is checked
+    # as a part of the outer one and its errors carry the whole path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # functions take attributes
+
 
 def validation_message(what: str, error: ValidationError) -> str:
     """Turn a validation error into one sentence per problem: field, value, what is expected."""
