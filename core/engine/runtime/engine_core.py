@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import torch
 
-from engine.errors import EngineError
 from engine.events import CompiledUnit, Event, EventBus, Notice, PhaseFinished, StepRan
 from engine.registry import Registry
 from engine.request import EngineOutput, EngineRequest, EngineStats
@@ -23,7 +22,7 @@ from engine.runtime.loading import (
     resolve_for,
 )
 from engine.runtime.model_runner import ModelRunner
-from engine.runtime.scheduler import Scheduler, Step
+from engine.runtime.scheduler import Scheduler
 from engine.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -151,27 +150,23 @@ class EngineCore:
             sampled = self._runner.run(step)
         except Exception as error:
             logger.exception("a step of %d rows failed", len(step.rows))
-            return self._fail(step, error)
+            message = f"the step failed: {type(error).__name__}: {error}"
+            failed = {row.sequence.request.request_id: message for row in step.rows}
+            sampled = {}
+        else:
+            failed = {name: token.error for name, token in sampled.items() if token.error}
+        errors = [self._fail(request_id, message) for request_id, message in failed.items()]
         outputs = self._scheduler.finish_step(step, sampled)
         for output in outputs:
             if output.finish_reason is not None:
                 self._runner.forget(output.request_id)
-        return outputs
+        return outputs + errors
 
-    def _fail(self, step: Step, error: Exception) -> list[EngineOutput]:
-        if isinstance(error, EngineError):
-            message = str(error)
-        else:
-            message = f"the step failed: {type(error).__name__}: {error}"
-        outputs = []
-        for row in step.rows:
-            request_id = row.sequence.request.request_id
-            self.abort(request_id)
-            self._counts.finished["error"] += 1
-            outputs.append(
-                EngineOutput(request_id=request_id, finish_reason="error", error=message)
-            )
-        return outputs
+    def _fail(self, request_id: str, message: str) -> EngineOutput:
+        """End one sequence with an error."""
+        self._scheduler.abort(request_id, reason="error")
+        self._runner.forget(request_id)
+        return EngineOutput(request_id=request_id, finish_reason="error", error=message)
 
     def stats(self) -> EngineStats:
         """Return a snapshot of the counters."""
@@ -179,7 +174,7 @@ class EngineCore:
         return EngineStats(
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
-            num_blocks=scheduler.pool.num_blocks - 1,
+            num_blocks=scheduler.pool.capacity,
             num_free_blocks=scheduler.pool.num_free,
             prompt_tokens=scheduler.prompt_tokens,
             generation_tokens=scheduler.generation_tokens,
@@ -189,7 +184,7 @@ class EngineCore:
             padded_tokens=counts.padded_tokens,
             late_compiles=counts.late_compiles,
             steps=dict(counts.steps),
-            finished=dict(counts.finished + Counter(scheduler.finished)),
+            finished=dict(scheduler.finished),
             startup_seconds=dict(counts.startup_seconds),
         )
 
@@ -204,7 +199,6 @@ class _Counts:
     def __init__(self) -> None:
         self._serving = False
         self.steps: Counter[str] = Counter()
-        self.finished: Counter[str] = Counter()
         self.padded_tokens = 0
         self.late_compiles = 0
         self.startup_seconds: dict[str, float] = {}
