@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
 from enum import Enum
 from hashlib import blake2b
 
@@ -98,8 +97,8 @@ class Sequence:
         """The tokens made so far (a copy)."""
         return self.token_ids[self.num_prompt_tokens :]
 
-    def end_reason(self) -> tuple[str, int | None] | None:
-        """Say why the sequence ends at its last token, or None when it goes on.
+    def end_reason(self) -> tuple[str | None, int | None]:
+        """Return finish reason and stop reason after the last token; None while it goes on.
 
         A token of `stop_token_ids` is named as the stop reason, also when it is an end token of
         the model; another end token isn't. Before `min_tokens` only the length can end it.
@@ -112,12 +111,11 @@ class Sequence:
                 return "stop", None
         if length >= self.max_length:
             return "length", None
-        return None
+        return None, None
 
     def restart(self) -> None:
         """Forget what was computed, keep the tokens: everything will be computed again."""
         self.num_computed_tokens = 0
-        self.block_ids = []
         if self.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
 
@@ -138,13 +136,12 @@ class Sequence:
             hashes.append(blake2b(parent + block.tobytes(), digest_size=32).digest())
         return hashes[index]
 
-    def reusable_hashes(self, block_size: int) -> Iterator[bytes]:
-        """Yield the hashes of the blocks that may come from the prefix cache, first to last.
+    def num_reusable_blocks(self, block_size: int) -> int:
+        """Return how many blocks may come from the prefix cache.
 
         Never all tokens: the last one is always computed, because its logits are needed. None at
         all while the prompt's log-probabilities are due: these need the logits of every token.
         """
         if self.prompt_logprobs is not None:
-            return
-        for index in range((len(self.token_ids) - 1) // block_size):
-            yield self.block_hash(index, block_size)
+            return 0
+        return (len(self.token_ids) - 1) // block_size

@@ -1,0 +1,66 @@
+"""What one step computes, and what it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.batch import BatchShape
+from engine.request import PositionLogprobs
+from engine.runtime.sequence import Sequence
+
+
+class Sampled(Protocol):
+    """What a step made of one row (the sampler's `SampledToken`).
+
+    Attributes:
+        token_id: the sampled token; anything when the row doesn't sample.
+        logprobs: of that token, when asked for.
+        prompt_logprobs: of the prompt tokens that the row's positions predict, when asked for.
+    """
+
+    @property
+    def token_id(self) -> int: ...  # noqa: D102 - described above
+    @property
+    def logprobs(self) -> PositionLogprobs | None: ...  # noqa: D102
+    @property
+    def prompt_logprobs(self) -> list[PositionLogprobs] | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The tokens of one sequence that a step computes.
+
+    Attributes:
+        sequence: whose tokens; the first is at `sequence.num_computed_tokens`.
+        num_tokens: how many.
+    """
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the sequence's last token, so that the next one is sampled.
+
+        Never for a sequence that makes no tokens (`max_tokens` 0).
+        """
+        sequence = self.sequence
+        length = len(sequence.token_ids)
+        end = sequence.num_computed_tokens + self.num_tokens
+        return end == length and length < sequence.max_length
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass: rows that decode come first, then those that compute their prompt.
+
+    Attributes:
+        rows: at most one for each sequence.
+        shape: of these rows; decode is uniform only when every row decodes a single token.
+        preempted: sequences that lost their blocks while the step was put together.
+    """
+
+    rows: tuple[Row, ...]
+    shape: BatchShape
+    preempted: int = 0
