@@ -59,7 +59,8 @@ class Scheduler:
         self._max_model_len = max_model_len
         self._max_queue = max_queue
         self._live: dict[str, Sequence] = {}
-        self._running: dict[str, Sequence] = {}
+        self._running: dict[str, Row] = {}
+        """Each with the row that decodes one token of it (made once, a step needs hundreds)."""
         self._waiting: OrderedDict[str, Sequence] = OrderedDict()
         self._early: list[EngineOutput] = []
         """Of sequences that ended without a step; the next `finish_step` delivers them."""
@@ -179,8 +180,10 @@ class Scheduler:
         rows: list[Row] = []
         unfinished: list[Sequence] = []
         block_size, budget = self.pool.block_size, self._max_num_batched_tokens
-        for sequence in list(self._running.values()):
-            if sequence.state is not State.RUNNING:
+        running = State.RUNNING
+        for row in list(self._running.values()):
+            sequence = row.sequence
+            if sequence.state is not running:
                 continue  # preempted for an older one
             computed = sequence.num_computed_tokens
             if computed != len(sequence.token_ids) - 1 or computed < sequence.num_prompt_tokens:
@@ -188,7 +191,7 @@ class Scheduler:
             elif len(rows) < budget and (
                 computed < len(sequence.block_ids) * block_size or self._grow(sequence)
             ):
-                rows.append(Row(sequence, 1))
+                rows.append(row)
         return rows, unfinished
 
     def _grow(self, sequence: Sequence) -> bool:
@@ -198,7 +201,7 @@ class Scheduler:
             False when it had to go itself: it is the youngest, or the cache is too small for it.
         """
         while not self.pool.num_free:
-            youngest = self._running[next(reversed(self._running))]
+            youngest = self._running[next(reversed(self._running))].sequence
             if youngest is sequence and len(self._running) == 1:
                 self._end(sequence, "length")
                 return False
@@ -239,7 +242,8 @@ class Scheduler:
             if not self._kv.admit(sequence, len(self._running), coming):
                 return
             request_id = sequence.request.request_id
-            self._running[request_id] = self._waiting.pop(request_id)
+            del self._waiting[request_id]
+            self._running[request_id] = Row(sequence, 1)
             sequence.state = State.RUNNING
             self._count_admission(sequence)
             budget -= self._compute_prompt(sequence, budget, rows)
@@ -268,42 +272,40 @@ class Scheduler:
             One output for each new token, and for each sequence that ended.
         """
         outputs, self._early = self._early, []
+        running = State.RUNNING
         for row in step.rows:
-            sequence = row.sequence
-            if sequence.state is not State.RUNNING:
-                continue
-            output = self._advance(row, sampled.get(sequence.request.request_id))
-            if output is not None:
-                outputs.append(output)
+            if row.sequence.state is running:
+                token = sampled.get(row.sequence.request.request_id)
+                if (output := self._advance(row, token)) is not None:
+                    outputs.append(output)
         return outputs
 
     def _advance(self, row: Row, sampled: Sampled | None) -> EngineOutput | None:
-        sequence, samples = row.sequence, row.samples
+        sequence = row.sequence
         self._kv.publish(row)
         sequence.num_computed_tokens += row.num_tokens
-        if sequence.prompt_logprobs is not None and sampled is not None:
-            sequence.prompt_logprobs += sampled.prompt_logprobs or ()
-        if samples:
-            return self._append(sequence, sampled)
-        if sequence.num_computed_tokens == len(sequence.token_ids):
+        prompt_logprobs = sequence.prompt_logprobs
+        if prompt_logprobs is not None and sampled is not None:
+            prompt_logprobs += sampled.prompt_logprobs or ()
+        length = len(sequence.token_ids)
+        if sequence.num_computed_tokens < length:
+            return None
+        if length >= sequence.max_length:  # max_tokens is 0
             self._drop(sequence, "length")
             return _last_output(sequence, "length")
-        return None
-
-    def _append(self, sequence: Sequence, sampled: Sampled | None) -> EngineOutput:
         request_id = sequence.request.request_id
         if sampled is None:
             raise KeyError(f"no token was sampled for {request_id}")
-        sequence.token_ids.append(sampled.token_id)
+        token_id, logprobs = sampled.token_id, sampled.logprobs
+        finish_reason, stop_reason = sequence.append(token_id)
         self.generation_tokens += 1
-        finish_reason, stop_reason = sequence.end_reason()
+        sequence.prompt_logprobs = None
         if finish_reason is not None:
             self._drop(sequence, finish_reason)
-        prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
         return EngineOutput(
             request_id=request_id,
-            token_ids=[sampled.token_id],
-            logprobs=None if sampled.logprobs is None else [sampled.logprobs],
+            token_ids=[token_id],
+            logprobs=None if logprobs is None else [logprobs],
             prompt_logprobs=prompt_logprobs,
             finish_reason=finish_reason,
             stop_reason=stop_reason,

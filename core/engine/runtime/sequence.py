@@ -45,9 +45,8 @@ class Sequence:
 
     __slots__ = (
         "_block_hashes",
-        "_end_token_ids",
+        "_ending_token_ids",
         "_min_length",
-        "_stop_token_ids",
         "admitted",
         "block_ids",
         "max_length",
@@ -78,8 +77,8 @@ class Sequence:
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         self._min_length = prompt + params.min_tokens
-        self._stop_token_ids = frozenset(params.stop_token_ids)
-        self._end_token_ids = frozenset(() if params.ignore_eos else request.end_token_ids)
+        ends = [] if params.ignore_eos else request.end_token_ids
+        self._ending_token_ids = frozenset([*ends, *params.stop_token_ids])
         self._block_hashes: list[bytes] = []
 
     @property
@@ -97,19 +96,20 @@ class Sequence:
         """The tokens made so far (a copy)."""
         return self.token_ids[self.num_prompt_tokens :]
 
-    def end_reason(self) -> tuple[str | None, int | None]:
-        """Return finish reason and stop reason after the last token; None while it goes on.
+    def append(self, token_id: int) -> tuple[str | None, int | None]:
+        """Append a new token.
 
         A token of `stop_token_ids` is named as the stop reason, also when it is an end token of
-        the model; another end token isn't. Before `min_tokens` only the length can end it.
+        the model; another end token isn't. Before `min_tokens` only the length ends a sequence.
+
+        Returns:
+            Finish reason and stop reason; None while it goes on.
         """
-        length, last = len(self.token_ids), self.token_ids[-1]
-        if length >= self._min_length:
-            if last in self._stop_token_ids:
-                return "stop", last
-            if last in self._end_token_ids:
-                return "stop", None
-        if length >= self.max_length:
+        tokens = self.token_ids
+        tokens.append(token_id)
+        if token_id in self._ending_token_ids and len(tokens) >= self._min_length:
+            return "stop", token_id if token_id in self.request.params.stop_token_ids else None
+        if len(tokens) >= self.max_length:
             return "length", None
         return None, None
 
