@@ -41,7 +41,7 @@ def copy_bandwidth() -> float:
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) / 1e3)
-    return 2 * source.numel() * 4 / statistics.median(times)
+    return float(2 * source.numel() * 4 / statistics.median(times))
 
 
 def generate(llm: LLM, prompts: list[list[int]], new: int) -> tuple[float, list[list[int]]]:
@@ -108,7 +108,7 @@ def time_batch(
         first, _ = generate(llm, prompts, 1)
         whole, _ = generate(llm, prompts, args.new)
         times.append(1e3 * (whole - first) / (args.new - 1))
-    return statistics.median(times), tokens
+    return float(statistics.median(times)), tokens
 
 
 def agreement(cell: dict[str, Any], reference: dict[str, Any], batches: list[int]) -> float:
@@ -119,7 +119,7 @@ def agreement(cell: dict[str, Any], reference: dict[str, Any], batches: list[int
         for mine, theirs in zip(cell[f"tokens_{batch}"], reference[f"tokens_{batch}"], strict=True)
         for a, b in zip(mine, theirs, strict=True)
     ]
-    return sum(a == b for a, b in pairs) / len(pairs)
+    return sum((a == b for a, b in pairs), start=0) / len(pairs)
 
 
 def main() -> int:

@@ -198,6 +198,7 @@ class _Resolver:
 
     def _dtype(self) -> None:
         asked, device, checkpoint = self.config.dtype, self.facts.device, self.facts.model.dtype
+        dtype: str
         if asked != "auto":
             dtype, by, reason = asked, self.origins.get("dtype", "default"), "asked for"
         elif device.type == "cpu":

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._dynamo import mark_dynamic, reset_code
+from torch._C._dynamo.eval_frame import reset_code
+from torch._dynamo import mark_dynamic
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 

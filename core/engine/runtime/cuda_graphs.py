@@ -16,7 +16,7 @@ class CudaGraphDevice:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own gap
+        self._stream = torch.cuda.Stream()
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @contextmanager
@@ -53,11 +53,10 @@ class CudaGraphDevice:
 
     def memory(self) -> int:
         """Return the bytes of the pool's segments."""
-        return sum(
-            int(segment["total_size"])
-            for segment in torch.cuda.memory_snapshot()
-            if tuple(segment.get("segment_pool_id", ())) == tuple(self._pool)
-        )
+        pool = tuple(self._pool)
+        segments = torch.cuda.memory_snapshot()
+        mine = (s for s in segments if tuple(s.get("segment_pool_id", ())) == pool)
+        return sum((int(segment["total_size"]) for segment in mine), start=0)
 
     def _abandon(self) -> None:
         graph, self._graph = self._graph, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, RequestError
@@ -220,8 +220,8 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if not isinstance(prompts, Sequence) or not prompts:
         raise RequestError("prompts: must be a text, token ids, or a non-empty list of these")
     if isinstance(prompts[0], int):
-        return [list(prompts)]  # type: ignore[list-item]  # the first item says what it is
-    return list(prompts)  # type: ignore[arg-type]  # likewise
+        return [cast("list[int]", list(prompts))]
+    return cast("list[Prompt]", list(prompts))
 
 
 def _as_params(
