@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from engine_server.config import ServerConfig
 
 from engine.config import EngineConfig
 from engine_cli.options import verbose_option
 from engine_cli.settings_command import settings_command
 from engine_cli.sources import Sources
 from engine_cli.state import state_of
+from engine_server.config import ServerConfig
 
 
 @settings_command("serve", models=(EngineConfig, ServerConfig), params=[verbose_option()])

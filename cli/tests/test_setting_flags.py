@@ -13,7 +13,7 @@ import pytest
 
 from engine.config import CompilationConfig, EngineConfig
 from engine.errors import ConfigError
-from engine.settings import Settings, merge
+from engine.settings import merge
 from engine.settings_schema import Schema, SettingField
 from engine_cli.options import (
     ELSEWHERE,
@@ -25,9 +25,11 @@ from engine_cli.options import (
 )
 from engine_cli.settings_command import SettingsCommand
 from engine_cli.sources import Sources, known_settings
+from engine_server.config import ServerConfig
 
 Parse = Callable[..., Sources]
-SCHEMA = Schema.of(EngineConfig)
+MODELS = (EngineConfig, ServerConfig)
+SCHEMA = Schema.of(*MODELS)
 NAMES = list(SCHEMA.fields)
 
 
@@ -42,6 +44,8 @@ def example(field: SettingField) -> Any:
         return random.choice([c for c in field.choices if c != str(field.default)])
     if field.name == "optimization_level":
         return random.choice([0, 1, 3])
+    if field.name == "root_path":
+        return f"/prefix{random.randrange(99)}"
     if field.is_list:
         return [3, 7] if "int" in str(field.type) else ["+some::op", "-other"]
     if field.type in (int, float):
@@ -63,22 +67,24 @@ def flags(field: SettingField, value: Any) -> list[str]:
     return random.choice([[flag, text], [f"{flag}={text}"]])
 
 
-def value_of(settings: Settings, name: str) -> Any:
-    value: Any = settings.config
+def read(sources: Sources, name: str) -> tuple[Any, dict[str, str]]:
+    """The value of one setting, and who said each value of the model that has it."""
+    owner = next(m for m in MODELS if name.partition(".")[0] in m.model_fields)
+    value, origins = sources.build(owner)
     for part in name.split("."):
         value = getattr(value, part)
-    return value
+    return value, origins
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_is_a_flag(sources: Parse, name: str) -> None:
     field = SCHEMA.fields[name]
     value = example(field)
-    settings = merge(sources(*flags(field, value)).layers)
+    got, origins = read(sources(*flags(field, value), models=MODELS), name)
     wanted = CompilationConfig(**value) if field.is_group else field.validate(value)
-    assert value_of(settings, name) == wanted != field.default
-    assert all(origin.startswith("--") for origin in settings.origins.values())
-    assert len(settings.origins) == 1
+    assert got == wanted != field.default
+    assert all(origin.startswith("--") for origin in origins.values())
+    assert len(origins) == 1
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("compilation_config.")])
@@ -89,7 +95,7 @@ def test_every_compilation_field_has_a_dotted_flag(sources: Parse, name: str) ->
     tail = random.choice([name, name.replace("_", "-")]).partition(".")[2]
     head = random.choice(["-cc", "--compilation-config", "--compilation_config"])
     arguments = random.choice([[f"{head}.{tail}={text}"], [f"{head}.{tail}", text]])
-    assert value_of(merge(sources(*arguments).layers), name) == field.validate(value)
+    assert read(sources(*arguments), name)[0] == field.validate(value)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not SCHEMA.fields[n].is_group])
@@ -101,23 +107,23 @@ def test_every_field_prefers_flag_to_variable_to_file(
     path = tmp_path / "engine.yaml"
     path.write_text(json.dumps({name: file}))
     monkeypatch.setenv("ENGINE_CONFIG", str(path))
-    origins = set(merge(sources().layers).origins.values())
-    assert origins == {"engine.yaml"}
+    got, origins = read(sources(), name)
+    assert set(origins.values()) == {"engine.yaml"}
     text = variable if isinstance(variable, str) else json.dumps(variable)
     monkeypatch.setenv(field.variable, text)
-    settings = merge(sources().layers)
+    got, origins = read(sources(), name)
     if field.is_mapping:
-        assert value_of(settings, name) == {**file, **variable}
+        assert got == {**file, **variable}
         return
-    assert set(settings.origins.values()) == {field.variable}
-    assert value_of(settings, name) == field.validate(variable)
-    settings = merge(sources(*flags(field, flag)).layers)
-    assert value_of(settings, name) == field.validate(flag)
-    assert not set(settings.origins.values()) & {field.variable, "engine.yaml"}
+    assert set(origins.values()) == {field.variable}
+    assert got == field.validate(variable)
+    got, origins = read(sources(*flags(field, flag), models=MODELS), name)
+    assert got == field.validate(flag)
+    assert not set(origins.values()) & {field.variable, "engine.yaml"}
 
 
 def test_every_field_stands_in_a_section_of_the_help_with_its_documentation() -> None:
-    command = SettingsCommand("probe", callback=lambda: None)
+    command = SettingsCommand("probe", callback=lambda: None, models=MODELS)
     context = click.Context(command)
     options = {p.field.name: p for p in command.params if isinstance(p, SettingOption)}
     for name, field in SCHEMA.fields.items():
@@ -125,9 +131,10 @@ def test_every_field_stands_in_a_section_of_the_help_with_its_documentation() ->
         assert field.help, f"{name} has no documentation"
         assert field.help in text
         assert f"[env: {field.variable}" in text
-        assert section_of(name) != ELSEWHERE, f"{name} is in no section of options.SECTIONS"
+        servers = name.partition(".")[0] in ServerConfig.model_fields
+        assert (section_of(name) == ELSEWHERE) == servers, f"{name} belongs in options.SECTIONS"
     listed = [name for names in SECTIONS.values() for name in names]
-    assert sorted(listed) == sorted({*(n for n in SCHEMA.fields if "." not in n), *SHORTCUTS})
+    assert sorted(listed) == sorted({*EngineConfig.model_fields, *SHORTCUTS})
 
 
 def test_every_kind_of_plugin_that_a_field_names_exists() -> None:
@@ -273,8 +280,6 @@ def test_a_name_that_is_not_installed_is_refused_with_its_flag(sources: Parse) -
 def test_settings_of_the_server_may_stand_in_a_file_for_every_command(
     sources: Parse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine_server.config import ServerConfig
-
     path = tmp_path / "engine.yaml"
     path.write_text("port: 1234\nseed: 5\n")
     monkeypatch.setenv("ENGINE_HOST", "::1")
@@ -286,4 +291,4 @@ def test_settings_of_the_server_may_stand_in_a_file_for_every_command(
 
 
 def test_engine_and_server_settings_share_no_name() -> None:
-    assert len(known_settings().fields) > len(SCHEMA.fields)
+    assert known_settings().fields.keys() == SCHEMA.fields.keys()

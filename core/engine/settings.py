@@ -99,7 +99,7 @@ def build(model: type[ModelT], layers: Sequence[Layer]) -> tuple[ModelT, dict[st
         try:
             value = _validate(statement, schema)
         except ValueProblem as problem:
-            problems.append(f"{statement.label}={_show(statement.value)}: {problem}")
+            problems.append(f"{_show(statement, schema)}: {problem}")
             continue
         if value is not None:  # an explicit null asks for the default, over later layers
             _put(values, name, value, schema)
@@ -139,8 +139,8 @@ def agree(source: str, statements: Iterable[Statement], schema: Schema) -> Layer
             first = kept.setdefault(statement.name, statement)
             if _contradict(first, statement, schema):
                 problems.append(
-                    f"{first.label}={_show(first.value)} and "
-                    f"{statement.label}={_show(statement.value)} contradict each other; keep one"
+                    f"{_show(first, schema)} and {_show(statement, schema)} "
+                    "contradict each other; keep one"
                 )
     if problems:
         raise ConfigError("\n".join(problems))
@@ -175,7 +175,7 @@ def _expand(said: Statement, schema: Schema, problems: list[str]) -> Iterator[St
     try:
         value = _mapping(setting, said.value)
     except ValueProblem as problem:
-        problems.append(f"{said.label}={_show(said.value)}: {problem}")
+        problems.append(f"{_show(said, schema)}: {problem}")
         return
     for inner, item in value.items():
         plain = str(inner).replace("-", "_") if setting.is_group else str(inner)
@@ -189,7 +189,7 @@ def _expand_shortcut(
     try:
         wanted = read_switch(said.value)
     except ValueProblem as problem:
-        problems.append(f"{said.label}={_show(said.value)}: {problem}")
+        problems.append(f"{_show(said, schema)}: {problem}")
         return
     for name, value in shortcut.items() if wanted else ():
         label = f"{said.label}: {schema[name].field.short}"
@@ -227,8 +227,13 @@ def _contradict(first: Statement, second: Statement, schema: Schema) -> bool:
         return True
 
 
-def _show(value: Any) -> str:
-    return value if isinstance(value, str) and value else repr(value)
+def _show(said: Statement, schema: Schema) -> str:
+    """Write what was said as `spelling=value`; the value of a secret is left out."""
+    field = schema.fields.get(said.name)
+    if field is not None and field.is_secret:
+        return said.label
+    value = said.value
+    return f"{said.label}={value if isinstance(value, str) and value else repr(value)}"
 
 
 def _put(values: dict[str, Any], name: str, value: Any, schema: Schema) -> None:

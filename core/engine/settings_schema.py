@@ -84,6 +84,11 @@ class SettingField:
         return isinstance(self.type, type) and issubclass(self.type, BaseModel)
 
     @property
+    def is_secret(self) -> bool:
+        """Whether its value may not be shown (declared with `Field(repr=False)`)."""
+        return not self.info.repr
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The values of a closed set; empty when it is open."""
         return tuple(map(str, get_args(self.type))) if get_origin(self.type) is Literal else ()
@@ -106,7 +111,9 @@ class SettingField:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        annotation: Any = Annotated[self.info.annotation, self.info]
+        annotation: Any = self.info.annotation
+        for constraint in self.info.metadata:
+            annotation = Annotated[annotation, constraint]
         return TypeAdapter(annotation)
 
 

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, Field
 
 from engine.config import CompilationConfig, EngineConfig
 from engine.errors import ConfigError
-from engine.settings import Layer, Settings, Statement, agree, as_settings, merge
+from engine.settings import Layer, Settings, Statement, agree, as_settings, build, merge
 from engine.settings_schema import Schema, SettingField
 from engine.settings_sources import read_environment, read_file
 
@@ -296,6 +297,18 @@ def test_statements_that_agree_are_one_and_others_are_named_both() -> None:
 
 
 SHORT = {"compilation_config.mode": "a", "compilation_config.cudagraph_mode": "b"}
+
+
+def test_a_secret_is_never_shown() -> None:
+    class Secrets(BaseModel):
+        key: int = Field(default=0, repr=False)
+
+    schema = Schema.of(Secrets)
+    with pytest.raises(ConfigError, match=r"^ENGINE_KEY: must be a valid integer$"):
+        build(Secrets, [read_environment({"ENGINE_KEY": "hush"}, schema)[0]])
+    statements = [Statement("key", text, label, label) for text, label in (("1", "a"), ("2", "b"))]
+    with pytest.raises(ConfigError, match=r"^a and b contradict each other; keep one$"):
+        agree("x", statements, schema)
 
 
 def test_a_shortcut_stands_for_explicit_settings_from_any_source(tmp_path: Path) -> None:
