@@ -52,43 +52,43 @@ class EngineSpec:
     """The hook specifications, one per kind of plugin."""
 
     @hookspec
-    def engine_register_compile_mode(self) -> type[CompileStrategy]:  # type: ignore[empty-body]
+    def engine_register_compile_mode(self) -> type[CompileStrategy]:
         """Return the compile strategy class (group `engine.compile_modes`)."""
 
     @hookspec
-    def engine_register_cudagraph_mode(self) -> type[GraphStrategy]:  # type: ignore[empty-body]
+    def engine_register_cudagraph_mode(self) -> type[GraphStrategy]:
         """Return the graph strategy class (group `engine.cudagraph_modes`)."""
 
     @hookspec
-    def engine_register_backend(self) -> type[Backend]:  # type: ignore[empty-body]
+    def engine_register_backend(self) -> type[Backend]:
         """Return the backend class (group `engine.backends`)."""
 
     @hookspec
-    def engine_register_attention(self) -> type[AttentionPlugin]:  # type: ignore[empty-body]
+    def engine_register_attention(self) -> type[AttentionPlugin]:
         """Return the attention class (group `engine.attention`)."""
 
     @hookspec
-    def engine_register_model(self) -> type[ModelPlugin]:  # type: ignore[empty-body]
+    def engine_register_model(self) -> type[ModelPlugin]:
         """Return the model class (group `engine.models`)."""
 
     @hookspec
-    def engine_register_weights(self) -> type[WeightsPlugin]:  # type: ignore[empty-body]
+    def engine_register_weights(self) -> type[WeightsPlugin]:
         """Return the weight loader class (group `engine.weights`)."""
 
     @hookspec
-    def engine_register_preset(self) -> type[Preset]:  # type: ignore[empty-body]
+    def engine_register_preset(self) -> type[Preset]:
         """Return the class that says what each optimisation level means (`engine.presets`)."""
 
     @hookspec
-    def engine_register_pass(self) -> type[Pass]:  # type: ignore[empty-body]
+    def engine_register_pass(self) -> type[Pass]:
         """Return an FX pass class (group `engine.passes`)."""
 
     @hookspec
-    def engine_register_capture_sizes(self) -> type[CaptureSizePolicy]:  # type: ignore[empty-body]
+    def engine_register_capture_sizes(self) -> type[CaptureSizePolicy]:
         """Return the class that proposes capture sizes (group `engine.capture_sizes`)."""
 
     @hookspec
-    def engine_register_break_ops(self) -> Sequence[str]:  # type: ignore[empty-body]
+    def engine_register_break_ops(self) -> Sequence[str]:
         """Define operators and return the names that graphs must break at (`engine.break_ops`)."""
 
     @hookspec
