@@ -151,7 +151,7 @@ class SettingOption(click.Option):
         default = self.field.default
         if isinstance(default, bool):
             yield f"default: {'on' if default else 'off'}"
-        elif default not in (None, (), {}) and not self.field.is_group:
+        elif default not in (None, (), {}, "") and not self.field.is_group:
             yield f"default: {default}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ class SettingsCommand(click.Command):
         """Take out what click can't parse, then let click parse the rest."""
         for argument in args:
             if argument.startswith("--help=") and not ctx.resilient_parsing:
-                ctx.meta[_HELP_WORD] = argument.partition("=")[2].lower()
+                ctx.meta[_HELP_WORD] = argument.partition("=")[2].lstrip("-")
                 click.echo(self.get_help(ctx))
                 ctx.exit()
         kept, ctx.meta[_DOTTED] = take_dotted(args, self.schema)
@@ -111,12 +112,13 @@ class SettingsCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in sections, or only those that `--help=WORD` asks for."""
         word: str = ctx.meta.get(_HELP_WORD, "")
+        about = re.compile(rf"\b{re.escape(word)}", re.I)
         sections: dict[str, list[tuple[str, str]]] = {}
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         for param in options:
             title = section_of_param(param)
             record = param.get_help_record(ctx)
-            if record is not None and word in f"{title} {record[0]} {record[1]}".lower():
+            if record is not None and about.search(f"{title} {record[0]} {record[1]}"):
                 sections.setdefault(title, []).append(record)
         if not sections:
             ctx.fail(f"no option is about {word!r}; `{ctx.command_path} --help` lists all")

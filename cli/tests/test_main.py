@@ -150,6 +150,20 @@ def test_a_misspelling_is_answered_with_a_suggestion(
     assert "Traceback" not in outcome.err
 
 
+def test_help_about_a_word_shows_only_the_options_that_begin_a_word_with_it(
+    engine: Engine,
+) -> None:
+    everything = engine("serve", "--help").out
+    for word in ("--cudagraph", "CUDAGRAPH", "cudagraph"):
+        some = engine("serve", f"--help={word}").out
+        assert "--cudagraph-mode" in some
+        assert "--port" not in some
+        assert len(some) < len(everything) / 2
+    section = engine("serve", "--help=server").out
+    assert "--port" in section
+    assert "--observers" not in section
+
+
 def test_installed_names_are_in_the_help_without_an_import(
     engine: Engine, install: Callable[..., None]
 ) -> None:
