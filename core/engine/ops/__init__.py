@@ -1,6 +1,19 @@
 """The operators that models call. Public: plugins build models and passes from these."""
 
+from engine.ops.activation import silu_and_mul
 from engine.ops.attention import attention
 from engine.ops.break_ops import break_op, is_break_op, known_break_ops
+from engine.ops.norm import rms_norm
+from engine.ops.rotary import apply_rotary, rotary_at, rotary_table
 
-__all__ = ["attention", "break_op", "is_break_op", "known_break_ops"]
+__all__ = [
+    "apply_rotary",
+    "attention",
+    "break_op",
+    "is_break_op",
+    "known_break_ops",
+    "rms_norm",
+    "rotary_at",
+    "rotary_table",
+    "silu_and_mul",
+]

@@ -1,0 +1,14 @@
+"""Model `llama`: the Llama family (Llama, SmolLM2, Mistral, Qwen2, Qwen3), written once."""
+
+from engine.hookspecs import hookimpl
+from engine.models import ModelPlugin
+
+ENGINE_API_VERSION = 1
+
+
+@hookimpl
+def engine_register_model() -> type[ModelPlugin]:
+    """Register the implementation."""
+    from engine_model_llama.plugin import LlamaFamily
+
+    return LlamaFamily
