@@ -309,7 +309,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # untyped library
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token="<end>", chat_template="{{ messages[0].content }}!"
     )
 
