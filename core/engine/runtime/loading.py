@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError, ModelError
+from engine.errors import ConfigError, ModelError, PluginError
 from engine.events import EventBus
 from engine.facts import ModelFacts
 from engine.models import CausalLM, ModelPlugin
@@ -65,15 +65,29 @@ def _loader(load_format: str, path: Path, registry: Registry) -> WeightsPlugin:
     if load_format != "auto":
         plugin: type[WeightsPlugin] = registry.load("weights", load_format)
         return plugin()
-    names = registry.names("weights")
-    for name in names:
-        plugin = registry.load("weights", name)
+    usable, broken = _usable("weights", registry)
+    for plugin in usable:
         if plugin.handles(path):
             return plugin()
     raise ModelError(
-        f"{path}: no weight loader knows its format (installed: {', '.join(names)}); "
-        "pass a folder with safetensors files or a .gguf file, or name one with --load-format"
+        f"{path}: no weight loader knows its format (installed: "
+        f"{', '.join(registry.names('weights'))}); pass a folder with safetensors files or a "
+        f".gguf file, or name one with --load-format{broken}"
     )
+
+
+def _usable(kind: str, registry: Registry) -> tuple[list[Any], str]:
+    """Return the plugins of a kind that can be asked what they handle, and a word on the others.
+
+    One that is broken and wasn't asked for must not keep a model from being served.
+    """
+    plugins, broken = [], []
+    for claim in registry.claims(kind):
+        try:
+            plugins.append(registry.load_claim(claim))
+        except PluginError as error:
+            broken.append(str(error))
+    return plugins, "".join(f" ({text})" for text in broken)
 
 
 def open_tokenizer(config: EngineConfig, checkpoint: Checkpoint) -> Any:
@@ -178,12 +192,12 @@ def choose_model(name: str, config: Any, registry: Registry) -> type[ModelPlugin
                 "leave --model-impl out to take the implementation that does"
             )
         return plugin
-    plugins = [registry.load("models", n) for n in registry.names("models")]
+    plugins, broken = _usable("models", registry)
     fitting: list[type[ModelPlugin]] = [p for p in plugins if p.handles(config)]
     if not fitting:
         raise ModelError(
             f"no installed model implementation handles {type(config).__name__} "
-            f"(installed: {', '.join(registry.names('models'))})"
+            f"(installed: {', '.join(registry.names('models'))}){broken}"
         )
     return max(fitting, key=lambda p: p.PRIORITY)
 
