@@ -56,6 +56,10 @@ class BlockPool:
         """Blocks that nobody owns, those with reusable content included."""
         return len(self._unused) + len(self._reusable)
 
+    def owners(self, block: int) -> int:
+        """Return how many sequences own a block."""
+        return self._owners[block]
+
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks hold this many tokens."""
         return -(-num_tokens // self.block_size)
@@ -102,6 +106,8 @@ class BlockPool:
         """
         if count > self.num_free:
             raise RuntimeError(f"{count} blocks wanted, {self.num_free} are free")
+        if not count:
+            return []
         while len(self._unused) < count:
             self._evict()
         if after is not None and self._unused.length_at(after + 1) >= count:
