@@ -13,11 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from engine.attention import AttentionSpec
-from engine.models import CausalLM
+from engine.models import CausalLM, fill
 from engine.ops import apply_rotary, attention, rotary_at, rotary_table, silu_and_mul
 from engine_model_llama.architecture import Architecture
 from engine_model_llama.layers import Linear, RMSNorm, parameter
-from engine_model_llama.weights import fill
 
 
 def _gated(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -185,4 +184,8 @@ class Llama(CausalLM):
             ModelError: a tensor is missing, unknown, of the wrong shape, or contradicts the one
                 that it is tied to; names it.
         """
-        fill(dict(self.checkpoint_tensors()), weights)
+        fill(
+            dict(self.checkpoint_tensors()),
+            weights,
+            remedy="check that both belong to the same model, or try --model-impl transformers",
+        )
