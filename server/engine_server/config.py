@@ -1,0 +1,68 @@
+"""What can be set about the HTTP server. Importing this loads no web framework and no torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.config import HumanInt, validation_message
+from engine.errors import ConfigError
+
+
+class ServerConfig(BaseModel):
+    """Where the server listens, who may ask it, and how it ends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for every network of the machine."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen on; 0 takes any free one and prints it."""
+    uds: Path | None = None
+    """Unix socket to listen on, instead of a host and port."""
+    served_model_name: tuple[str, ...] = ()
+    """Names that clients may use for the model; the model's own by default."""
+    api_key: Annotated[tuple[str, ...], Field(repr=False)] = ()
+    """Keys of which a client must send one; anyone may ask when there are none."""
+    allowed_origins: tuple[str, ...] = ()
+    """Web origins whose pages may call the server (CORS); * for any."""
+    root_path: str = ""
+    """Path under which a proxy publishes the server, like /llm."""
+    max_body_size: Annotated[HumanInt, Field(ge=1)] = 64 * 1024 * 1024
+    """Largest request body, in bytes (32MiB)."""
+    metrics_prefix: str = "engine:"
+    """What the names of the metrics begin with."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least serious log line to print."""
+    access_log: bool = True
+    """Log one line for each request; health checks that succeed are left out."""
+    shutdown_timeout: Annotated[float, Field(ge=0)] = 30.0
+    """Seconds that running requests get to finish after Ctrl-C or SIGTERM."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(validation_message("ServerConfig", error)) from None
+        self._check()
+
+    def _check(self) -> None:
+        if self.uds is not None and (clash := {"host", "port"} & self.model_fields_set):
+            raise ConfigError(f"uds and {' and '.join(sorted(clash))} contradict each other")
+        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", self.metrics_prefix):
+            raise ConfigError(
+                f"metrics_prefix={self.metrics_prefix!r}: a metric's name is made of letters, "
+                "digits, _ and :"
+            )
+        if self.root_path and not re.fullmatch(r"(/[^/?#\s]+)+", self.root_path):
+            raise ConfigError(
+                f"root_path={self.root_path!r}: must begin with / and not end with it"
+            )
+        for field in ("served_model_name", "api_key"):
+            if not all(value.strip() for value in getattr(self, field)):
+                raise ConfigError(f"{field}: must not be empty")
+        if not all(key.isascii() and key.isprintable() for key in self.api_key):
+            raise ConfigError("api_key: must be printable ASCII, as it is sent in a header")

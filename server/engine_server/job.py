@@ -1,0 +1,44 @@
+"""One request for text, checked and ready for the engine."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.sampling_params import SamplingParams
+from engine_server.request_fields import SamplingFields
+from engine_server.state import Serving
+
+
+@dataclass(frozen=True)
+class Job:
+    """What both endpoints need to answer.
+
+    Attributes:
+        kind: OpenAI's name of the answer, `text_completion`.
+        id: of the answer.
+        model: the model, as the client calls it.
+        serving: what is served.
+        body: what was asked.
+        prompts: text or token ids.
+        params: sampling, the same for all prompts.
+        spelling: the client's names of parameters that the engine calls differently.
+        created: seconds since the epoch.
+    """
+
+    kind: str
+    id: str
+    model: str
+    serving: Serving
+    body: SamplingFields
+    prompts: list[str | list[int]]
+    params: SamplingParams
+    spelling: Mapping[str, str]
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+def new_id(prefix: str) -> str:
+    """Return an id that no other answer has."""
+    return f"{prefix}-{uuid.uuid4().hex}"

@@ -1,0 +1,82 @@
+"""Describes requests and answers in /openapi.json.
+
+Bodies are read by `read_body` and answers are encoded by msgspec, so FastAPI is told their
+schemas instead of finding them in signatures.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from engine_server.responses import ErrorAnswer
+
+_REF = "#/components/schemas/{}"
+
+
+def describe(
+    request: type[BaseModel] | None, answer: type[msgspec.Struct], *, stream: bool = False
+) -> dict[str, Any]:
+    """Return the arguments of a route that document it.
+
+    Args:
+        request: the body; None when there is none.
+        answer: the 200.
+        stream: the answer may also come as server-sent events.
+    """
+    content: dict[str, Any] = {"application/json": {"schema": _reference(answer)}}
+    if stream:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    described: dict[str, Any] = {
+        "response_model": None,
+        "responses": {
+            200: {"description": "Done.", "content": content},
+            "default": {
+                "description": "What went wrong.",
+                "content": {"application/json": {"schema": _reference(ErrorAnswer)}},
+            },
+        },
+        "openapi_extra": {"x-answer": answer, "x-request": request},
+    }
+    if request is not None:
+        body = {"application/json": {"schema": _reference(request)}}
+        described["openapi_extra"]["requestBody"] = {"required": True, "content": body}
+    return described
+
+
+def install_openapi(app: FastAPI) -> None:
+    """Make the application describe the types that its routes were declared with."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _schema(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def _schema(app: FastAPI) -> dict[str, Any]:
+    schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    requests: list[type[BaseModel]] = []
+    answers: list[type[msgspec.Struct]] = [ErrorAnswer]
+    for path in schema["paths"].values():
+        for operation in path.values():
+            if (answer := operation.pop("x-answer", None)) is not None:
+                answers.append(answer)
+            if (request := operation.pop("x-request", None)) is not None:
+                requests.append(request)
+    _, definitions = models_json_schema(
+        [(model, "validation") for model in requests], ref_template=_REF.format("{model}")
+    )
+    _, components = msgspec.json.schema_components(answers, ref_template=_REF.format("{name}"))
+    schema["components"] = {"schemas": {**definitions.get("$defs", {}), **components}}
+    return schema
+
+
+def _reference(model: type) -> dict[str, str]:
+    return {"$ref": _REF.format(model.__name__)}

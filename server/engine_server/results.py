@@ -1,0 +1,153 @@
+"""The engine's results for one HTTP request, which may have several prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Self
+
+from engine.errors import EngineError, QueueFullError
+from engine.request import RequestOutput
+from engine.sampling_params import SamplingParams
+from engine_server.engine_api import Engine, ResultStream
+from engine_server.errors import ApiError, from_engine, server_error
+from engine_server.metrics import Metrics
+
+
+class Results:
+    """An async iterator of (index of the prompt, what is new); close it, and the engine stops.
+
+    It is no generator on purpose: closing works whether or not it was ever iterated.
+    """
+
+    def __init__(
+        self, streams: Sequence[ResultStream], metrics: Metrics, spelling: Mapping[str, str]
+    ) -> None:
+        self._streams = streams
+        self._metrics = metrics
+        self._spelling = spelling
+        self._times = [_Times() for _ in streams]
+        self._queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]] | None = None
+        self._pumps: list[asyncio.Task[None]] = []
+        self._open = len(streams)
+
+    @classmethod
+    async def start(
+        cls,
+        engine: Engine,
+        prompts: Sequence[str | list[int]],
+        params: SamplingParams,
+        metrics: Metrics,
+        spelling: Mapping[str, str],
+    ) -> Self:
+        """Hand all prompts to the engine, or none.
+
+        Raises:
+            ApiError: one isn't taken.
+        """
+        streams: list[ResultStream] = []
+        try:
+            for prompt in prompts:
+                stream = await engine.submit(prompt, params)
+                streams.append(stream)
+        except BaseException as error:
+            for stream in streams:
+                await stream.aclose()
+            if isinstance(error, EngineError):
+                raise _answer(error, metrics, spelling) from None
+            raise
+        return cls(streams, metrics, spelling)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, RequestOutput]:
+        """Return the next news of any prompt.
+
+        Raises:
+            ApiError: the engine refused, failed or died.
+        """
+        try:
+            index, output = await self._next()
+        except EngineError as error:
+            raise _answer(error, self._metrics, self._spelling) from None
+        self._times[index].observe(output, self._metrics)
+        for choice in output.outputs:
+            if choice.finish_reason in ("error", "abort"):
+                raise server_error(output.error or "the engine ended the request")
+        return index, output
+
+    async def _next(self) -> tuple[int, RequestOutput]:
+        if len(self._streams) == 1:
+            return 0, await self._streams[0].__anext__()
+        if self._queue is None:
+            self._queue = asyncio.Queue()
+            self._pumps = [
+                asyncio.create_task(self._pump(index, stream, self._queue))
+                for index, stream in enumerate(self._streams)
+            ]
+        while self._open:
+            index, item = await self._queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is not None:
+                return index, item
+            self._open -= 1
+        raise StopAsyncIteration
+
+    @staticmethod
+    async def _pump(
+        index: int,
+        stream: ResultStream,
+        queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]],
+    ) -> None:
+        try:
+            async for output in stream:
+                queue.put_nowait((index, output))
+        except Exception as error:  # noqa: BLE001  (raised again by whoever reads the queue)
+            queue.put_nowait((index, error))
+        else:
+            queue.put_nowait((index, None))
+
+    async def aclose(self) -> None:
+        """End what still runs."""
+        for pump in self._pumps:
+            pump.cancel()
+        for stream in self._streams:
+            await stream.aclose()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._pumps, return_exceptions=True)
+
+
+class _Times:
+    """Measures one prompt's results."""
+
+    def __init__(self) -> None:
+        self._start = perf_counter()
+        self._last = 0.0
+        self._tokens = 0
+
+    def observe(self, output: RequestOutput, metrics: Metrics) -> None:
+        now = perf_counter()
+        new = 0
+        for choice in output.outputs:
+            new += len(choice.token_ids)
+        if new and not self._tokens:
+            metrics.time_to_first_token.observe(now - self._start)
+        elif new:
+            metrics.inter_token_latency.observe((now - self._last) / new, new)
+        if new:
+            self._last = now
+            self._tokens += new
+        if output.finished:
+            metrics.request_latency.observe(now - self._start)
+            metrics.prompt_tokens.observe(len(output.prompt_token_ids))
+            metrics.generation_tokens.observe(self._tokens)
+
+
+def _answer(error: EngineError, metrics: Metrics, spelling: Mapping[str, str]) -> ApiError:
+    if isinstance(error, QueueFullError):
+        metrics.rejections["queue_full"] += 1
+    return from_engine(error, spelling)

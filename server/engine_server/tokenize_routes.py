@@ -1,0 +1,111 @@
+"""POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine_server.chat_request import Messages, TemplateFields
+from engine_server.chat_template import render_chat
+from engine_server.openapi import describe
+from engine_server.request_body import Body, read_body
+from engine_server.request_fields import invalid
+from engine_server.responses import Text, Tokens
+from engine_server.state import ServerState, Serving
+
+
+class TokenizeRequest(TemplateFields):
+    """A text, or a conversation, to be turned into token ids."""
+
+    model: str | None = None
+    """Name of the model; the one that is served when omitted."""
+    prompt: str | None = None
+    """The text."""
+    messages: Messages | None = None
+    """A conversation, instead of a text."""
+    add_special_tokens: bool | None = None
+    """Add what the tokenizer puts around a text; a conversation's template does it itself."""
+    return_token_strs: bool | None = None
+    """Return the text of each token too."""
+
+    def check(self) -> None:
+        """Check what concerns more than one field.
+
+        Raises:
+            ApiError: names the field.
+        """
+        self.check_template()
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid("prompt", "give either prompt or messages")
+        only_for_messages = ("add_generation_prompt", "continue_final_message")
+        for name in (*only_for_messages, "chat_template_kwargs"):
+            if self.messages is None and getattr(self, name) is not None:
+                raise invalid(name, "only allowed with messages")
+        if self.messages is not None and self.add_special_tokens is not None:
+            raise invalid("add_special_tokens", "only allowed with prompt")
+
+
+class DetokenizeRequest(Body):
+    """Token ids to be turned into text."""
+
+    model: str | None = None
+    """Name of the model; the one that is served when omitted."""
+    tokens: list[Annotated[int, Field(ge=0)]]
+    """The ids."""
+
+
+def tokenize_routes(state: ServerState) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter()
+
+    @router.post("/tokenize", **describe(TokenizeRequest, Tokens))
+    async def tokenize(request: Request) -> Response:
+        """Turn a text or a conversation into token ids."""
+        serving = state.require()
+        body = await read_body(request, TokenizeRequest, state.config.max_body_size)
+        body.check()
+        serving.name(body.model)
+        tokenizer = _tokenizer(serving, "prompt" if body.messages is None else "messages")
+        if body.messages is not None:
+            ids = render_chat(tokenizer, body.messages, body)
+        else:
+            special = body.add_special_tokens is not False
+            ids = list(tokenizer(body.prompt, add_special_tokens=special).input_ids)
+        texts = [serving.tokens.text(i) for i in ids] if body.return_token_strs else None
+        return _json(
+            Tokens(
+                count=len(ids),
+                max_model_len=serving.engine.max_model_len,
+                tokens=ids,
+                token_strs=texts,
+            )
+        )
+
+    @router.post("/detokenize", **describe(DetokenizeRequest, Text))
+    async def detokenize(request: Request) -> Response:
+        """Turn token ids into text."""
+        serving = state.require()
+        body = await read_body(request, DetokenizeRequest, state.config.max_body_size)
+        serving.name(body.model)
+        size = len(_tokenizer(serving, "tokens"))
+        for index, token in enumerate(body.tokens):
+            if token >= size:
+                raise invalid(f"tokens[{index}]", f"the tokenizer has {size} tokens")
+        return _json(Text(serving.tokens.join(body.tokens)))
+
+    return router
+
+
+def _tokenizer(serving: Serving, param: str) -> Any:
+    if serving.engine.tokenizer is None:
+        raise invalid(param, "this model is served without a tokenizer")
+    return serving.engine.tokenizer
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
