@@ -64,9 +64,12 @@ class KVManager:
         blocks += self._pool.allocate(1, after=blocks[-1], expected=expected)
 
     def release(self, sequence: Sequence) -> None:
-        """Take a sequence's blocks; what they hold can be found until they are needed."""
+        """Take a sequence's blocks; what they hold can be found until they are needed.
+
+        `block_ids` stays as it is: a step that was scheduled before may still run. That does no
+        harm, because a new owner's step comes later and writes before it reads.
+        """
         self._pool.release(sequence.block_ids)
-        sequence.block_ids = []
 
     def filled_by(self, row: Row) -> Iterator[tuple[int, bytes]]:
         """Yield id and content hash of the blocks that a row completes, if they are to be kept."""

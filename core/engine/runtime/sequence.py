@@ -20,7 +20,7 @@ class State(Enum):
     RUNNING = "running"
     """Owns blocks; each step may compute some of its tokens."""
     ENDED = "ended"
-    """Finished or aborted; owns nothing."""
+    """Finished or aborted; owns no block any more."""
 
 
 class Sequence:
@@ -36,6 +36,7 @@ class Sequence:
         num_prompt_tokens: the first of them are the prompt.
         num_computed_tokens: tokens whose keys and values are in the cache.
         block_ids: KV blocks, in the order of the tokens; they may reach beyond the computed ones.
+            Stale when it has ended.
         num_cached_tokens: prompt tokens found in the prefix cache when it first ran.
         max_length: tokens at which it ends, whatever they are.
         state: waiting, running or ended.
@@ -116,6 +117,7 @@ class Sequence:
     def restart(self) -> None:
         """Forget what was computed, keep the tokens: everything will be computed again."""
         self.num_computed_tokens = 0
+        self.block_ids = []
         if self.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
 

@@ -7,6 +7,7 @@ computed in part changes the tokens, as it would with a real model.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,16 @@ def continuation(prompt: Ids[int], count: int) -> list[int]:
         tokens.append(_token(state))
         state = _next_state(state, tokens[-1])
     return tokens
+
+
+def random_prompt(count: int) -> list[int]:
+    """Return as many random token ids."""
+    return [random.randrange(VOCAB_SIZE) for _ in range(count)]  # noqa: S311 - no secret
+
+
+def row_sizes(step: Step) -> list[tuple[str, int]]:
+    """Return request id and number of tokens of each row."""
+    return [(row.sequence.request.request_id, row.num_tokens) for row in step.rows]
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,13 @@ class FakeLoop:
             if output.finish_reason is not None:
                 self.ended[output.request_id] = output
         return outputs
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left: no request, no owned block, no work."""
+        scheduler, pool = self.scheduler, self.pool
+        left = scheduler.num_running + scheduler.num_waiting + pool.capacity - pool.num_free
+        return not left and not scheduler.has_work
 
     def run(self, limit: int = 10_000) -> None:
         """Step until there is nothing to do.
