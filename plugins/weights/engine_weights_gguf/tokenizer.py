@@ -129,7 +129,8 @@ def _splitting(file: GGUFFile) -> Splitting:
 
 
 def _merging(file: GGUFFile, vocabulary: Vocabulary, splitting: Splitting) -> Any:
-    pairs = [tuple(merge.split(" ")) for merge in file.metadata.get(f"{_PREFIX}merges", [])]
+    merges = file.metadata.get(f"{_PREFIX}merges", [])
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     try:
         return models.BPE(
             vocab={text: token for token, text in enumerate(vocabulary.texts)},
