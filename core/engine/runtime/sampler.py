@@ -1,0 +1,296 @@
+"""Chooses the next token of each sequence from its logits.
+
+The order is: float32, `logit_bias`, repetition, presence and frequency penalties, `min_tokens`;
+log-probabilities are reported of what results; then temperature, top-k, top-p, min-p, the draw.
+
+The bias comes first because it corrects the model; penalties then act on what the model is taken
+to say. `min_tokens` comes after both, so that no bias brings a forbidden token back. What follows
+is about how to choose from the distribution, not about what it is, so it isn't reported.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.request import EngineRequest, PositionLogprobs
+from engine.runtime.counter_rng import derive, uniforms
+from engine.runtime.draw import DrawSettings, draw
+from engine.runtime.log_probabilities import measure, read
+from engine.runtime.penalties import Penalties, TokenHistory
+
+_PROMPT_ROWS = 256
+"""Prompt positions whose log-probabilities are computed at once, to bound the float32 copy."""
+
+
+class SampledSequence(TokenHistory, Protocol):
+    """What the sampler reads of a sequence."""
+
+    @property
+    def num_output_tokens(self) -> int: ...  # noqa: D102 - those after the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """What a step made of one row.
+
+    Attributes:
+        token_id: the chosen token.
+        logprobs: of that token and the likeliest ones, when asked for.
+        prompt_logprobs: of the prompt tokens that the row's positions predict, when asked for
+            (filled in by the runner).
+        error: why no token could be chosen; `token_id` means nothing then.
+    """
+
+    token_id: int
+    logprobs: PositionLogprobs | None = None
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    error: str | None = None
+
+
+class Sampler:
+    """Samples for all sequences of a step at once, on the device of the logits.
+
+    A draw depends on the sequence's seed and the index of the token, on nothing else in the batch
+    and on no state, so a seeded sequence repeats at any row, beside any neighbours and after
+    preemption. Sequences without a seed get one from the engine's seed and the order in which
+    they were first sampled.
+
+    Args:
+        vocab_size: V; logits beyond it (padding of the output layer) are left out.
+        device: of the logits.
+        seed: the engine's.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device | str, seed: int) -> None:
+        self._vocab_size = vocab_size
+        self._device = torch.device(device)
+        self._seed = seed
+        self._num_unseeded = 0
+        self._penalties = Penalties(self._device)
+        self._plans: dict[str, _Plan] = {}
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is kept for a sequence that has ended; unknown ones are ignored."""
+        self._plans.pop(request_id, None)
+        self._penalties.forget(request_id)
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, sequences: Sequence[SampledSequence]) -> list[SampledToken]:
+        """Choose a token for each row.
+
+        A row whose logits are NaN, infinite or all forbidden has an error instead; the other
+        rows aren't touched by it. There is one copy to the host, and one before it when top-k or
+        top-p is used.
+
+        Args:
+            logits: [N, V] of any floating dtype; not changed.
+            sequences: N of them; row i belongs to sequences[i].
+        """
+        plans = [self._plan(sequence) for sequence in sequences]
+        logits = logits[:, : self._vocab_size]
+        if all(s.num_output_tokens >= p.plain_from for s, p in zip(sequences, plans, strict=True)):
+            values, tokens = _argmax(logits)
+            return _read(_to_host(tokens, values), plans, 0)
+        logits = self._adjust(logits, plans, sequences)
+        values, tokens = _argmax(logits)
+        if any(plan.draws for plan in plans):
+            self._draw(logits, tokens, plans, sequences)
+        rows = [i for i, plan in enumerate(plans) if plan.logprobs is not None]
+        if not rows:
+            return _read(_to_host(tokens, values), plans, 0)
+        width = max(plan.logprobs or 0 for plan in plans)
+        index = torch.tensor(rows, device=self._device)
+        measured = measure(logits[index], tokens[index], width)
+        return _read(_to_host(tokens, values, measured), plans, measured.shape[1])
+
+    def _plan(self, sequence: SampledSequence) -> _Plan:
+        request = sequence.request
+        plan = self._plans.get(request.request_id)
+        if plan is None or plan.request is not request:
+            self.forget(request.request_id)
+            plan = _Plan(request, self._vocab_size)
+            if plan.draws:
+                plan.key = self._key(request.params.seed)
+            self._plans[request.request_id] = plan
+        return plan
+
+    def _key(self, seed: int | None) -> int:
+        """Return the key of a sequence's draws; seeded and unseeded ones never share one."""
+        if seed is not None:
+            return derive(seed, 0)
+        self._num_unseeded += 1
+        return derive(self._seed, 1, self._num_unseeded)
+
+    def _adjust(
+        self, logits: Tensor, plans: Sequence[_Plan], sequences: Sequence[SampledSequence]
+    ) -> Tensor:
+        """Return float32 logits with bias, penalties and forbidden tokens; a copy if changed."""
+        adjusted = logits.float()
+        if not any(plan.adjusts for plan in plans):
+            return adjusted
+        if logits.dtype == torch.float32:
+            adjusted = adjusted.clone()
+        biased = [(i, plan.bias) for i, plan in enumerate(plans) if plan.bias is not None]
+        if biased:
+            rows, ids = self._positions([(i, ids) for i, (ids, _) in biased])
+            values = torch.from_numpy(np.concatenate([values for _, (_, values) in biased]))
+            adjusted.index_put_((rows, ids), values.to(self._device), accumulate=True)
+        penalised = [i for i, plan in enumerate(plans) if plan.penalised]
+        if penalised:
+            self._penalties.apply(adjusted, penalised, [sequences[i] for i in penalised])
+        forbidden = [
+            (i, plan.forbidden)
+            for i, (plan, sequence) in enumerate(zip(plans, sequences, strict=True))
+            if plan.forbidden is not None
+            and sequence.num_output_tokens < plan.request.params.min_tokens
+        ]
+        if forbidden:
+            minus_infinity = torch.full((), -math.inf, device=self._device)
+            adjusted.index_put_(self._positions(forbidden), minus_infinity)
+        return adjusted
+
+    def _positions(self, ids_of_rows: list[tuple[int, Any]]) -> tuple[Tensor, Tensor]:
+        """Return the row and the column of every id, on the device."""
+        rows = np.repeat([i for i, _ in ids_of_rows], [len(ids) for _, ids in ids_of_rows])
+        both = np.stack([rows, np.concatenate([ids for _, ids in ids_of_rows])])
+        where = torch.from_numpy(both).to(self._device)
+        return where[0], where[1]
+
+    def _draw(
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        plans: Sequence[_Plan],
+        sequences: Sequence[SampledSequence],
+    ) -> None:
+        """Replace the greedy tokens of the rows that draw."""
+        rows = [i for i, plan in enumerate(plans) if plan.draws]
+        numbers = uniforms(
+            [plans[i].key for i in rows], [sequences[i].num_output_tokens for i in rows]
+        )
+        settings = [
+            DrawSettings(*plans[i].filters, uniform)
+            for i, uniform in zip(rows, numbers.tolist(), strict=True)
+        ]
+        if len(rows) == len(plans):
+            tokens.copy_(draw(logits, settings))
+        else:
+            index = torch.tensor(rows, device=self._device)
+            tokens[index] = draw(logits[index], settings)
+
+    @torch.inference_mode()
+    def prompt_logprobs(
+        self, logits: Tensor, target_ids: list[int], k: int
+    ) -> list[PositionLogprobs]:
+        """Return the log-probabilities of prompt tokens, under the model's own distribution.
+
+        Args:
+            logits: [M, V] of any floating dtype; row i predicts target_ids[i].
+            target_ids: M tokens.
+            k: how many of the likeliest to add at each position.
+        """
+        result: list[PositionLogprobs] = []
+        targets = torch.tensor(target_ids).to(self._device)
+        for start in range(0, len(target_ids), _PROMPT_ROWS):
+            part = slice(start, start + _PROMPT_ROWS)
+            rows = measure(logits[part, : self._vocab_size].float(), targets[part], k).tolist()
+            result += [read(row, id_, k) for row, id_ in zip(rows, target_ids[part], strict=True)]
+        return result
+
+
+class _Plan:
+    """What a request's parameters mean for its rows, worked out once."""
+
+    __slots__ = (
+        "adjusts",
+        "bias",
+        "draws",
+        "filters",
+        "forbidden",
+        "key",
+        "logprobs",
+        "penalised",
+        "plain_from",
+        "request",
+    )
+
+    def __init__(self, request: EngineRequest, vocab_size: int) -> None:
+        p = request.params
+        self.request = request
+        self.draws = not p.greedy
+        self.key = 0
+        top_k = p.top_k if 0 < p.top_k < vocab_size else vocab_size
+        self.filters = (p.temperature, top_k, p.top_p, p.min_p)
+        self.logprobs = p.logprobs
+        self.penalised = (
+            p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
+        )
+        bias = {i: value for i, value in (p.logit_bias or {}).items() if i < vocab_size}
+        self.bias = None
+        if bias:
+            self.bias = (np.array(list(bias), np.int64), np.array(list(bias.values()), np.float32))
+        ends = {*p.stop_token_ids, *(() if p.ignore_eos else request.end_token_ids)}
+        forbidden = [i for i in sorted(ends) if i < vocab_size] if p.min_tokens else []
+        self.forbidden = np.array(forbidden, np.int64) if forbidden else None
+        self.adjusts = bool(bias or self.penalised or forbidden)
+        # From this many output tokens on, the largest logit is all that counts.
+        self.plain_from = p.min_tokens if forbidden else 0
+        if self.draws or bias or self.penalised or self.logprobs is not None:
+            self.plain_from = sys.maxsize
+
+
+def _argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's largest logit and the lowest id that has it; NaN counts as largest."""
+    if logits.device.type != "cpu":
+        values, ids = logits.max(-1)
+        return values, ids
+    # On the CPU numpy's is vectorised and torch's isn't: 0.05 ms to 0.65 for 16 x 49152.
+    array = logits.float().numpy()
+    where = array.argmax(-1, keepdims=True)
+    values = torch.from_numpy(np.take_along_axis(array, where, axis=-1)[:, 0])
+    return values, torch.from_numpy(where[:, 0].astype(np.int64, copy=False))
+
+
+def _to_host(*columns: Tensor) -> list[float]:
+    """Copy numbers of several dtypes to the host in one piece; float64 holds them exactly."""
+    return torch.cat([column.flatten().double() for column in columns]).tolist()
+
+
+def _read(numbers: list[float], plans: Sequence[_Plan], width: int) -> list[SampledToken]:
+    """Take apart what `_to_host` copied: token ids, largest logits, log-probabilities."""
+    count, isfinite = len(plans), math.isfinite
+    start = 2 * count
+    result = []
+    for row, plan in enumerate(plans):
+        token, largest = int(numbers[row]), numbers[count + row]
+        if plan.logprobs is not None:
+            measured = numbers[start : start + width]
+            start += width
+        if not isfinite(largest):
+            result.append(SampledToken(token, error=_error(largest)))
+        elif plan.logprobs is not None:
+            result.append(SampledToken(token, read(measured, token, plan.logprobs)))
+        else:
+            result.append(SampledToken(token))
+    return result
+
+
+def _error(largest: float) -> str:
+    if largest == -math.inf:
+        return (
+            "no token can be chosen: every one is forbidden (min_tokens, or the model's logits "
+            "are all minus infinity)"
+        )
+    kind = "NaN" if math.isnan(largest) else "infinite"
+    return (
+        f"no token can be chosen: the model's logits are {kind}; its numbers overflow in this "
+        "dtype (try --dtype float32) or its weights are damaged"
+    )
