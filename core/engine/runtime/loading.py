@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError, PluginError
 from engine.events import EventBus
 from engine.facts import ModelFacts
+from engine.model_folder import read_tokenizer
 from engine.models import CausalLM, ModelPlugin
 from engine.registry import Registry
 from engine.resolution import Record, Resolution, resolve
@@ -106,12 +107,13 @@ def open_tokenizer(config: EngineConfig, checkpoint: Checkpoint) -> Any:
             f"tokenizer={config.tokenizer!r}: no such folder; nothing is downloaded, so pass a "
             "folder that holds tokenizer.json"
         )
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"tokenizer={config.tokenizer!r}: cannot be read: {error}") from error
+    tokenizer = read_tokenizer(folder)
+    if tokenizer is None:
+        raise ModelError(
+            f"tokenizer={config.tokenizer!r}: the folder holds no tokenizer; pass one that holds "
+            "tokenizer.json"
+        )
+    return tokenizer
 
 
 def model_facts(config: Any) -> ModelFacts:
