@@ -63,11 +63,11 @@ def draw(logits: Tensor, settings: Sequence[DrawSettings]) -> Tensor:
     if not filtered:
         return _draw_from_all(scaled, table)
     if len(filtered) == len(settings):
-        return _draw_filtered(scaled, table, _first_width(settings))
+        return _draw_filtered(scaled, table, _first_width(settings, vocab_size))
     rest = sorted(set(range(len(settings))) - set(filtered))
     tokens = torch.empty(len(settings), dtype=torch.int64, device=logits.device)
     rows = torch.tensor(filtered, device=logits.device)
-    width = _first_width([settings[i] for i in filtered])
+    width = _first_width([settings[i] for i in filtered], vocab_size)
     tokens[rows] = _draw_filtered(scaled[rows], table[rows], width)
     rows = torch.tensor(rest, device=logits.device)
     tokens[rows] = _draw_from_all(scaled[rows], table[rows])
@@ -95,9 +95,10 @@ def likeliest(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return values, ids.gather(-1, order)
 
 
-def _first_width(settings: Sequence[DrawSettings]) -> int:
-    ks = [s.top_k for s in settings if s.top_p == 1]
-    return max(_FIRST_WIDTH, max(ks, default=0) + SLACK)
+def _first_width(settings: Sequence[DrawSettings], vocab_size: int) -> int:
+    """Return how many to look at first; all that top-k keeps, because top-p needs their sum."""
+    largest_k = max((s.top_k for s in settings if s.top_k < vocab_size), default=0)
+    return max(_FIRST_WIDTH, largest_k + SLACK)
 
 
 def _draw_filtered(scaled: Tensor, table: Tensor, width: int) -> Tensor:

@@ -23,7 +23,8 @@ def measure(logits: Tensor, token_ids: Tensor, k: int) -> Tensor:
     Returns:
         [N, 2 + 2k] float64: the chosen token's log-probability and rank, then k
         log-probabilities, then k token ids. Float64 holds all of them exactly, so that one copy
-        takes them to the host.
+        takes them to the host. Equal log-probabilities are in the order of token ids, unless
+        more than `SLACK` are equal to the last one.
     """
     k = min(k, logits.shape[1])
     norm = logits.logsumexp(-1, keepdim=True)
