@@ -73,6 +73,11 @@ def test_a_path_that_the_system_refuses_is_one_sentence() -> None:
         locate("x" * 5000)
 
 
+def test_the_home_folder_of_nobody_is_one_sentence() -> None:
+    with pytest.raises(ModelError, match="there is no such home folder"):
+        locate("~nobody-of-that-name/model")
+
+
 def test_a_weight_file_alone_is_told_to_pass_its_folder(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.touch()

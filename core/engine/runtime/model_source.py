@@ -35,8 +35,8 @@ def locate(model: str | None) -> Path:
     """
     if model is None:
         return _demo_file()
-    path = Path(model).expanduser().absolute()
     try:
+        path = Path(model).expanduser().absolute()
         if not model.strip() or not path.exists():
             raise ModelError(
                 f"model={model!r}: no such folder or file; nothing is downloaded, so pass the "
@@ -45,6 +45,8 @@ def locate(model: str | None) -> Path:
         return _from_folder(model, path) if path.is_dir() else _from_file(model, path)
     except OSError as error:
         raise ModelError(f"model={model!r}: cannot be read: {error.strerror}") from error
+    except RuntimeError as error:  # from expanduser: `~name` of nobody here
+        raise ModelError(f"model={model!r}: there is no such home folder; write it out") from error
 
 
 def served_name(path: Path) -> str:
