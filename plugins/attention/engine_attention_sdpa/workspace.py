@@ -76,7 +76,7 @@ class Workspace:
 
     def ask(self, query: torch.Tensor) -> torch.Tensor:
         """Return [K, N, G, D]: for each pair the query of its request, from [R, H, D]."""
-        rows = query.view(self._result.shape)
+        rows = query.reshape(self._result.shape)
         return rows.index_select(0, self._rows).view(self._asked_shape)
 
     def score(self, asked: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:

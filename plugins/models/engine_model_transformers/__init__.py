@@ -1,0 +1,14 @@
+"""Model `transformers`: any causal language model of transformers, by its attention interface."""
+
+from engine.hookspecs import hookimpl
+from engine.models import ModelPlugin
+
+ENGINE_API_VERSION = 1
+
+
+@hookimpl
+def engine_register_model() -> type[ModelPlugin]:
+    """Register the implementation."""
+    from engine_model_transformers.plugin import TransformersFallback
+
+    return TransformersFallback
