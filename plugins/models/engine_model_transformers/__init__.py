@@ -1,7 +1,13 @@
 """Model `transformers`: any causal language model of transformers, by its attention interface."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from engine.hookspecs import hookimpl
-from engine.models import ModelPlugin
+
+if TYPE_CHECKING:  # it imports torch
+    from engine.models import ModelPlugin
 
 ENGINE_API_VERSION = 1
 
