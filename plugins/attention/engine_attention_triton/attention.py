@@ -59,6 +59,7 @@ class TritonAttention(AttentionPlugin):
         """Store this step's keys and values, then attend causally."""
         common: dict[str, Any] = {
             "heads": spec.num_kv_heads,
+            "group": spec.num_heads // spec.num_kv_heads,
             "depth": spec.head_size,
             "padded_depth": triton.next_power_of_2(spec.head_size),
             "block_size": metadata.inputs.block_size,
@@ -68,16 +69,17 @@ class TritonAttention(AttentionPlugin):
         store_kv[(tokens, spec.num_kv_heads)](
             key,
             value,
+            out,
             cache,
             metadata.inputs.slots,
             _row_stride(key),
             _row_stride(value),
+            _row_stride(out),
             plane,
             **common,
             num_warps=1,
         )
         common |= {
-            "group": spec.num_heads // spec.num_kv_heads,
             "window": spec.sliding_window or 0,
             "soft_cap": float(spec.soft_cap or 0.0),
             "exact": query.dtype == torch.float32,

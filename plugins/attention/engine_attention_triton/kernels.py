@@ -18,22 +18,34 @@ import triton.language as tl
 def store_kv(
     key,
     value,
+    out,
     cache,
     slots,
     key_stride,
     value_stride,
+    out_stride,
     plane,
     heads: tl.constexpr,
+    group: tl.constexpr,
     depth: tl.constexpr,
     block_size: tl.constexpr,
     padded_depth: tl.constexpr,
 ):
-    """One program stores one token's head; a slot of -1 stores nothing."""
+    """One program stores one token's head.
+
+    A slot of -1 stores nothing, and zeroes what the token attends to: no request computes a
+    padded row, and what was in its memory before could be NaN.
+    """
     token, head = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + token)
-    if slot >= 0:
-        lane = tl.arange(0, padded_depth)
-        mask = lane < depth
+    lane = tl.arange(0, padded_depth)
+    mask = lane < depth
+    if slot < 0:
+        nothing = tl.zeros([padded_depth], out.dtype.element_ty)
+        for member in range(group):
+            at = token * out_stride + (head * group + member) * depth + lane
+            tl.store(out + at, nothing, mask=mask)
+    else:
         tile = (slot // block_size) * heads + head
         at = (tile * block_size + slot % block_size) * depth + lane
         k = tl.load(key + token * key_stride + head * depth + lane, mask=mask)
