@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from engine.config import EngineConfig
 from engine_cli.options import verbose_option
 from engine_cli.settings_command import settings_command
+from engine_cli.settings_table import show_settings
 from engine_cli.sources import Sources
+from engine_cli.startup import StartupProgress
 from engine_cli.state import state_of
 from engine_server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from engine.resolution import Resolution
 
 
 @settings_command("serve", models=(EngineConfig, ServerConfig), params=[verbose_option()])
 @click.pass_context
-def serve(context: click.Context, /, sources: Sources, verbose: bool) -> Any:
+def serve(context: click.Context, /, sources: Sources, verbose: bool) -> int:
     """Serve MODEL over an OpenAI-compatible HTTP API.
 
     Without MODEL the demo model is served.
@@ -25,6 +31,12 @@ def serve(context: click.Context, /, sources: Sources, verbose: bool) -> Any:
     settings = sources.settings(state)
     server, _ = sources.build(ServerConfig)
     state.tell_notes()
-    import engine_server
+    from engine_server import run
 
-    return engine_server.run(settings, server)
+    with StartupProgress(sys.stderr) as progress:
+
+        def ready(resolution: Resolution) -> None:
+            progress.stop()
+            show_settings(resolution, sys.stderr, verbose=verbose)
+
+        return run(settings, server, on_event=progress, on_ready=ready)

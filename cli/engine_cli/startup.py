@@ -41,6 +41,10 @@ class StartupProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the bars down, so that others can write; may be called more than once."""
         if self._bars is not None:
             self._bars.stop()
 
