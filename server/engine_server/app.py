@@ -12,14 +12,32 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from engine_server.chat import chat_routes
+from engine_server.chat_request import ChatCompletionRequest
+from engine_server.completion_request import CompletionRequest
 from engine_server.completions import completion_routes
 from engine_server.errors import ApiError, ClientGoneError, server_error
-from engine_server.middleware import ApiKeys, Observed
+from engine_server.middleware import ApiKeys, Observed, Published
 from engine_server.model_routes import model_routes
 from engine_server.openapi import install_openapi
+from engine_server.responses import (
+    ChatCompletion,
+    Completion,
+    EngineAnswer,
+    Model,
+    ModelList,
+    Text,
+    Tokens,
+)
 from engine_server.state import ServerState
 from engine_server.status_routes import OPEN_PATHS, status_routes
-from engine_server.tokenize_routes import tokenize_routes
+from engine_server.tokenize_routes import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    tokenize_routes,
+)
+
+_REQUESTS = (CompletionRequest, ChatCompletionRequest, TokenizeRequest, DetokenizeRequest)
+_ANSWERS = (Completion, ChatCompletion, ModelList, Model, Tokens, Text, EngineAnswer)
 
 
 def build_app(state: ServerState) -> ASGIApp:
@@ -31,7 +49,6 @@ def build_app(state: ServerState) -> ASGIApp:
     app = FastAPI(
         title="Engine",
         version=state.version,
-        root_path=state.config.root_path,
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -41,7 +58,7 @@ def build_app(state: ServerState) -> ASGIApp:
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _failure)
-    install_openapi(app)
+    install_openapi(app, _REQUESTS, _ANSWERS)
     return _wrap(app, state)
 
 
@@ -54,6 +71,8 @@ def _wrap(app: ASGIApp, state: ServerState) -> ASGIApp:
         app = CORSMiddleware(
             app, allow_origins=config.allowed_origins, allow_methods=["*"], allow_headers=["*"]
         )
+    if config.root_path:
+        app = Published(app, config.root_path)
     return Observed(app, state)
 
 

@@ -61,6 +61,24 @@ class Observed:
             self._state.metrics.answered(method, _route(scope), status, seconds)
 
 
+class Published:
+    """Tells the routes under which path a proxy publishes them, whether or not it cuts it off.
+
+    Args:
+        app: what answers.
+        root_path: the path.
+    """
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope["root_path"] = self._root_path
+        await self._app(scope, receive, send)
+
+
 class ApiKeys:
     """Lets requests through that bring a key.
 

@@ -6,6 +6,7 @@ schemas instead of finding them in signatures.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -41,41 +42,44 @@ def describe(
                 "content": {"application/json": {"schema": _reference(ErrorAnswer)}},
             },
         },
-        "openapi_extra": {"x-answer": answer, "x-request": request},
     }
     if request is not None:
         body = {"application/json": {"schema": _reference(request)}}
-        described["openapi_extra"]["requestBody"] = {"required": True, "content": body}
+        described["openapi_extra"] = {"requestBody": {"required": True, "content": body}}
     return described
 
 
-def install_openapi(app: FastAPI) -> None:
-    """Make the application describe the types that its routes were declared with."""
+def install_openapi(
+    app: FastAPI, requests: Sequence[type[BaseModel]], answers: Sequence[type[msgspec.Struct]]
+) -> None:
+    """Make the application describe the types that its routes were declared with.
+
+    Args:
+        app: has all its routes.
+        requests: every body.
+        answers: every answer.
+    """
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _schema(app)
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            schema["components"] = {"schemas": _schemas(requests, answers)}
+            app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
 
 
-def _schema(app: FastAPI) -> dict[str, Any]:
-    schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    requests: list[type[BaseModel]] = []
-    answers: list[type[msgspec.Struct]] = [ErrorAnswer]
-    for path in schema["paths"].values():
-        for operation in path.values():
-            if (answer := operation.pop("x-answer", None)) is not None:
-                answers.append(answer)
-            if (request := operation.pop("x-request", None)) is not None:
-                requests.append(request)
+def _schemas(
+    requests: Sequence[type[BaseModel]], answers: Sequence[type[msgspec.Struct]]
+) -> dict[str, Any]:
     _, definitions = models_json_schema(
         [(model, "validation") for model in requests], ref_template=_REF.format("{model}")
     )
-    _, components = msgspec.json.schema_components(answers, ref_template=_REF.format("{name}"))
-    schema["components"] = {"schemas": {**definitions.get("$defs", {}), **components}}
-    return schema
+    _, components = msgspec.json.schema_components(
+        [*answers, ErrorAnswer], ref_template=_REF.format("{name}")
+    )
+    return {**definitions["$defs"], **components}
 
 
 def _reference(model: type) -> dict[str, str]:

@@ -1,0 +1,367 @@
+"""A small engine whose answers are known beforehand, and a real HTTP server around it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Self
+
+import httpx
+import openai
+import pytest
+import uvicorn
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.decoders import DecodeStream
+from transformers import PreTrainedTokenizerFast
+
+from engine.config import EngineConfig
+from engine.errors import EngineDeadError, EngineError, QueueFullError
+from engine.request import CompletionOutput, EngineStats, Logprob, RequestOutput
+from engine.resolution import Record, Resolution
+from engine.runtime.frontend import Frontend
+from engine.sampling_params import SamplingParams
+from engine_server.app import build_app
+from engine_server.config import ServerConfig
+from engine_server.state import ServerState
+
+MAX_MODEL_LEN = 512
+NUM_BLOCKS = 1000
+TEMPLATE = (
+    "{% if mood is defined %}[{{ mood }}]{% endif %}"
+    "{% for message in messages %}"
+    "{% if message.role == 'assistant' and loop.first %}"
+    "{{ raise_exception('the user speaks first') }}{% endif %}"
+    "{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@cache
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Make a tokenizer with one token for each byte, and an end token."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+class ScriptedStream:
+    """What one request makes, token by token."""
+
+    def __init__(
+        self, engine: ScriptedEngine, prompt: tuple[str | None, list[int]], params: SamplingParams
+    ) -> None:
+        self.engine, self.params = engine, params
+        self.prompt, self.ids = prompt
+        self.queue: asyncio.Queue[RequestOutput | EngineError] = asyncio.Queue()
+        self.finished = self.released = False
+        engine.free_blocks -= 1
+        engine.live.add(self)
+        self.task = asyncio.create_task(self._make())
+
+    async def _make(self) -> None:
+        await self.engine.may_start.wait()
+        replies = [self.engine.reply(self.ids, index) for index in range(self.params.n)]
+        limit = self.params.max_tokens
+        ends = ["stop"] * len(replies)
+        if limit is not None:
+            ends = ["length" if len(reply) > limit else "stop" for reply in replies]
+            replies = [reply[:limit] for reply in replies]
+        texts = [DecodeStream(skip_special_tokens=True) for _ in replies]
+        for position in range(max(1, *map(len, replies))):
+            if self.engine.pace:
+                await asyncio.sleep(self.engine.pace)
+            outputs = [
+                self._output(index, reply, position, texts[index], ends[index])
+                for index, reply in enumerate(replies)
+                if position < max(1, len(reply))
+            ]
+            if position == self.engine.fail_at:
+                outputs = [CompletionOutput(0, finish_reason="error")]
+            self._put(position, outputs, finished=position + 1 >= max(map(len, replies)))
+            if position + 1 == self.engine.pause_after:
+                await self.engine.may_go_on.wait()
+
+    def _output(
+        self, index: int, reply: list[int], position: int, text: DecodeStream, end: str
+    ) -> CompletionOutput:
+        token_ids = reply[position : position + 1]
+        tokenizer = byte_tokenizer().backend_tokenizer
+        pieces = [text.step(tokenizer, token) or "" for token in token_ids]
+        return CompletionOutput(
+            index,
+            "".join(pieces),
+            token_ids,
+            self._logprobs(token_ids, self.params.logprobs),
+            end if position + 1 >= len(reply) else None,
+        )
+
+    @staticmethod
+    def _logprobs(token_ids: list[int], count: int | None) -> Any:
+        if count is None:
+            return None
+        return [
+            [Logprob(t, -0.5, 1), *(Logprob((t + k) % 256, -0.5 - k, 1 + k) for k in range(count))]
+            for t in token_ids
+        ]
+
+    def _put(self, position: int, outputs: list[CompletionOutput], *, finished: bool) -> None:
+        prompt_logprobs = None
+        if self.params.prompt_logprobs is not None and position == 0:
+            prompt_logprobs = [
+                None,
+                *self._logprobs(self.ids[1:], self.params.prompt_logprobs),
+            ]
+        failed = any(o.finish_reason == "error" for o in outputs)
+        self.queue.put_nowait(
+            RequestOutput(
+                "id",
+                self.prompt,
+                self.ids,
+                outputs,
+                finished,
+                prompt_logprobs,
+                num_cached_tokens=self.engine.cached,
+                error="the step failed: out of luck" if failed else None,
+            )
+        )
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self.finished:
+            raise StopAsyncIteration
+        item = await self.queue.get()
+        if isinstance(item, EngineError):
+            self.finished = True
+            raise item
+        self.finished = item.finished
+        if self.finished:
+            self.release()
+        return item
+
+    def release(self) -> None:
+        if not self.released:
+            self.released = True
+            self.engine.free_blocks += 1
+            self.engine.live.discard(self)
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)  # as the real one, it may have to wait
+        if not self.finished:
+            self.finished = True
+            self.engine.aborted += 1
+        self.task.cancel()
+        self.release()
+
+
+@dataclass(eq=False)
+class ScriptedEngine:
+    """An engine in this process; `reply` says what it answers."""
+
+    text: str | None = None
+    hold: bool = False
+    pace: float = 0.0
+    pause_after: int = -1
+    fail_at: int = -1
+    queue_limit: int = 100_000
+    cached: int = 0
+    with_tokenizer: bool = True
+    model_name: str = "scripted"
+    max_model_len: int = MAX_MODEL_LEN
+    free_blocks: int = NUM_BLOCKS
+    aborted: int = 0
+    submitted: list[SamplingParams] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tokenizer: Any = byte_tokenizer() if self.with_tokenizer else None
+        self.resolution = Resolution(
+            EngineConfig(), (Record("dtype", "", "float32", "device", "exact"),)
+        )
+        self.frontend = Frontend(
+            self.tokenizer,
+            max_model_len=self.max_model_len,
+            kv_tokens=10_000,
+            vocab_size=257,
+            end_token_ids=(256,),
+        )
+        self.live: set[ScriptedStream] = set()
+        self.may_start, self.may_go_on = asyncio.Event(), asyncio.Event()
+        if not self.hold:
+            self.may_start.set()
+        self.died = asyncio.Event()
+        self.closed = False
+
+    def reply(self, prompt: list[int], index: int) -> list[int]:
+        """Return the tokens of one choice: the text, or its own one for each prompt."""
+        text = self.text
+        if text is None:
+            draw = random.Random(f"{prompt} {index}")
+            text = "".join(draw.choices('abc é€😀\n\u2028"\\', k=draw.randint(3, 30)))
+        return list(byte_tokenizer()(text).input_ids)
+
+    async def submit(self, prompt: str | list[int], params: SamplingParams) -> ScriptedStream:
+        if not self.alive:
+            raise EngineDeadError("the engine process has ended")
+        text, ids = self.frontend.encode(prompt)
+        self.frontend.check(ids, params)
+        if len(self.live) >= self.queue_limit:
+            raise QueueFullError("the queue is full; try again later")
+        self.submitted.append(params)
+        return ScriptedStream(self, (text, ids), params)
+
+    async def stats(self) -> EngineStats:
+        if not self.alive:
+            raise EngineDeadError("the engine process has ended")
+        return EngineStats(
+            num_running=len(self.live),
+            num_blocks=NUM_BLOCKS,
+            num_free_blocks=self.free_blocks,
+            generation_tokens=12,
+            steps={"none|eager|8|no graphs": 3},
+            finished={"stop": 2},
+            startup_seconds={"load": 1.5},
+        )
+
+    @property
+    def alive(self) -> bool:
+        return not self.died.is_set()
+
+    async def wait_dead(self) -> None:
+        await self.died.wait()
+
+    def die(self, why: str = "the engine process ended unexpectedly (exit -9)") -> None:
+        self.died.set()
+        for stream in list(self.live):
+            stream.task.cancel()
+            stream.queue.put_nowait(EngineDeadError(why))
+
+    async def close(self) -> None:
+        self.closed = True
+        self.die("the engine was shut down")
+
+
+class RunningServer:
+    """The application behind a real socket, in a thread of its own."""
+
+    def __init__(self, engine: ScriptedEngine | None, config: ServerConfig) -> None:
+        self.engine, self.config = engine, config
+        self.ready = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+
+    async def _main(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.state = ServerState(self.config)
+        if self.engine is not None:
+            self.state.ready(self.engine)
+        self.http = uvicorn.Server(
+            uvicorn.Config(
+                build_app(self.state),
+                host="127.0.0.1",
+                port=0,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        task = asyncio.create_task(self.http.serve())
+        while not self.http.started:
+            await asyncio.sleep(0.005)
+        self.port = self.http.servers[0].sockets[0].getsockname()[1]
+        self.ready.set()
+        await task
+        if self.engine is not None:
+            await self.engine.close()
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        assert self.ready.wait(20)
+        self.client = httpx.Client(base_url=self.url, timeout=20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.http.should_exit = True
+        self.thread.join()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def openai(self, api_key: str = "-") -> Any:
+        """Return an official client, to be closed; Any, as its types cover no extensions."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run a function in the server's loop and return its result."""
+
+        async def run() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(10)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so in the server's loop."""
+
+        async def poll() -> None:
+            while not condition():
+                await asyncio.sleep(0.002)
+
+        asyncio.run_coroutine_threadsafe(poll(), self.loop).result(10)
+
+
+StartServer = Callable[..., RunningServer]
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    """Start servers: `start_server(engine fields…, config={…}, starting=False)`."""
+    running: list[RunningServer] = []
+
+    def start(
+        *, config: dict[str, Any] | None = None, starting: bool = False, **fields: Any
+    ) -> RunningServer:
+        engine = None if starting else ScriptedEngine(**fields)
+        server = RunningServer(engine, ServerConfig(**(config or {}))).__enter__()
+        running.append(server)
+        return server
+
+    yield start
+    for server in running:
+        server.__exit__()
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[RunningServer]:
+    with RunningServer(ScriptedEngine(), ServerConfig()) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: RunningServer) -> RunningServer:
+    """A server whose engine answers with a text of its own for each prompt."""
+    assert shared_server.engine is not None
+    shared_server.engine.submitted.clear()
+    return shared_server
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer of the scripted engine."""
+    return byte_tokenizer()
+
+
+@pytest.fixture
+def scripted_engine() -> type[ScriptedEngine]:
+    """The engine, for tests that start it themselves."""
+    return ScriptedEngine
