@@ -234,6 +234,11 @@ class AsyncEngine:
         """Whether the engine process runs."""
         return not self._dead.is_set() and self._process.is_alive()
 
+    @property
+    def pid(self) -> int:
+        """The process id of the engine."""
+        return int(self._process.pid or 0)
+
     async def wait_dead(self) -> None:
         """Wait until the engine process has ended (never returns before that)."""
         await self._dead.wait()
