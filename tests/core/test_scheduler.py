@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_no_more_sequences_run_than_may() -> None:
     assert set(loop.ended) == set(map(str, range(8)))
 
 
-def test_the_oldest_decode_first_when_the_budget_is_less_than_the_rows() -> None:
+def test_no_more_sequences_run_than_the_budget_has_tokens() -> None:
     loop = FakeLoop(max_num_batched_tokens=2)
     prompts = [random_prompt(2) for _ in range(4)]
     for index, ids in enumerate(prompts):
@@ -132,6 +133,21 @@ def test_nobody_is_preempted_within_a_block_of_steps_after_an_admission() -> Non
         assert not step.preempted or steps - admitted > 4
         loop.finish(step)
     assert loop.scheduler.preemptions > 0
+
+
+def test_who_does_not_fit_is_looked_up_again_only_when_something_was_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = FakeLoop(num_blocks=13)
+    lookup = Mock(wraps=loop.pool.lookup)
+    monkeypatch.setattr(loop.pool, "lookup", lookup)
+    loop.add("a", random_prompt(16), max_tokens=10)
+    loop.add("b", random_prompt(8), max_tokens=20)
+    loop.add("c", random_prompt(24), max_tokens=1)
+    loop.run()
+    assert list(loop.ended) == ["a", "b", "c"]
+    # Each at once, and the last one again when the first ended, and the second.
+    assert lookup.call_count == 5
 
 
 def test_a_full_queue_refuses_and_takes_again_when_it_has_room() -> None:
@@ -250,8 +266,7 @@ def test_a_sequence_that_outgrows_the_cache_ends_by_length() -> None:
     assert loop.empty
 
 
-def test_a_sequence_that_was_preempted_when_it_outgrew_the_cache_ends_by_length() -> None:
-    # Both own the same three blocks of the prompt, so the younger can grow to the whole cache.
+def test_two_that_share_blocks_each_grow_to_the_whole_cache() -> None:
     loop, ids = FakeLoop(num_blocks=6, block_size=4, max_num_batched_tokens=64), random_prompt(13)
     loop.add("a", ids, max_tokens=None)
     loop.add("b", ids, max_tokens=None)

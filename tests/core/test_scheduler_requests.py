@@ -65,8 +65,10 @@ def test_max_tokens_zero_ends_at_once() -> None:
 def test_max_tokens_zero_computes_the_prompt_for_its_log_probabilities() -> None:
     loop, ids = FakeLoop(max_num_batched_tokens=4), random_prompt(9)
     loop.add("a", ids, max_tokens=0, prompt_logprobs=0)
-    loop.run()
-    assert not any(row.samples for step in loop.steps for row in step.rows)
+    while loop.scheduler.has_work:
+        step = loop.scheduler.schedule()
+        assert not any(row.samples for row in step.rows)
+        loop.finish(step)
     assert loop.tokens["a"] == []
     assert loop.ended["a"].finish_reason == "length"
     logprobs = loop.ended["a"].prompt_logprobs
@@ -95,20 +97,21 @@ def test_prompt_logprobs_are_gathered_over_chunks_and_sent_once() -> None:
 
 
 def test_prompt_logprobs_are_whole_when_the_prompt_was_preempted_in_the_middle() -> None:
-    loop = FakeLoop(num_blocks=12, max_num_batched_tokens=4)
+    loop = FakeLoop(num_blocks=11, block_size=4, max_num_batched_tokens=2)
     loop.add("a", random_prompt(3), max_tokens=30)
     loop.step()
+    loop.step()
     ids = random_prompt(24)
-    loop.add("b", ids, max_tokens=20, prompt_logprobs=0)
-    outputs, computed = [], []
+    loop.add("b", ids, max_tokens=10, prompt_logprobs=0)
+    outputs = []
     while loop.scheduler.has_work:
         outputs += [output for output in loop.step() if output.request_id == "b"]
-        computed += [s.num_computed_tokens for s in loop.scheduler._waiting.values()]
+        assert not (outputs and loop.steps[-1].preempted), "preempted too late for this test"
     sent = [output.prompt_logprobs for output in outputs if output.prompt_logprobs is not None]
     assert len(sent) == 1
     assert [entry and entry[0].token_id for entry in sent[0]] == [None, *ids[1:]]
     assert loop.scheduler.preemptions > 0
-    assert loop.tokens["b"] == continuation(ids, 20)
+    assert loop.tokens["b"] == continuation(ids, 10)
 
 
 # Prefix cache

@@ -18,8 +18,8 @@ class KVManager:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._refused: tuple[Sequence, int, int] | None = None
-        """Who was refused last, and the free blocks and the running sequences at that time."""
+        self._refused: tuple[Sequence | None, int] = None, 0
+        """Who was refused last, and how many sequences ran then."""
 
     def admit(self, sequence: Sequence, running: int, coming: Collection[bytes]) -> bool:
         """Give a sequence blocks for all its tokens, so that its prompt never runs short.
@@ -35,11 +35,10 @@ class KVManager:
             False when it has to wait; nothing has changed then.
         """
         pool, size = self._pool, self._pool.block_size
-        if self._refused is not None:
-            # The search below is only worth its time when something was freed since.
-            refused, free, then_running = self._refused
-            if refused is sequence and pool.num_free <= free and running >= then_running:
-                return False
+        # The search below is only worth its time when a sequence gave up its blocks since.
+        refused, then_running = self._refused
+        if refused is sequence and running >= then_running:
+            return False
         reusable = sequence.num_reusable_blocks(size)
         shared = pool.lookup(sequence.block_hash(index, size) for index in range(reusable))
         if coming and len(shared) < reusable and sequence.block_hash(len(shared), size) in coming:
@@ -47,9 +46,8 @@ class KVManager:
         count = pool.blocks_for(sequence.num_tokens) - len(shared)
         reserve = running + 1 if running else 0
         if count + pool.count_unowned(shared) + reserve > pool.num_free:
-            self._refused = sequence, pool.num_free, running
+            self._refused = sequence, running
             return False
-        self._refused = None
         pool.share(shared)
         expected = pool.blocks_for(sequence.max_length) - len(shared)
         after = shared[-1] if shared else None

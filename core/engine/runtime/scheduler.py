@@ -161,11 +161,10 @@ class Scheduler:
         budget = self._max_num_batched_tokens - len(decoding)
         prefilling: list[Row] = []
         for sequence in unfinished:
+            # An older sequence may have taken its blocks just now.
             if budget and sequence.state is State.RUNNING:
                 budget -= self._compute_prompt(sequence, budget, prefilling)
-        # Freed blocks are for the older ones that still grow, not for a new one.
-        if self.preemptions == before:
-            self._admit(budget, prefilling)
+        self._admit(budget, prefilling)
         sizes = [row.num_tokens for row in prefilling]
         shape = BatchShape(
             num_tokens=len(decoding) + sum(sizes),
@@ -176,21 +175,20 @@ class Scheduler:
         return Step((*decoding, *prefilling), shape, self.preemptions - before)
 
     def _continue_decoding(self) -> tuple[list[Row], list[Sequence]]:
-        """Return a row for each sequence that decodes, and those amid their prompt."""
+        """Return a row for each sequence that decodes, and those amid their prompt.
+
+        There are never more of them than tokens in the budget, because each was admitted with
+        a token that the others had left.
+        """
         rows: list[Row] = []
         unfinished: list[Sequence] = []
-        block_size, budget = self.pool.block_size, self._max_num_batched_tokens
-        running = State.RUNNING
+        block_size = self.pool.block_size
         for row in list(self._running.values()):
             sequence = row.sequence
-            if sequence.state is not running:
-                continue  # preempted for an older one
             computed = sequence.num_computed_tokens
             if computed != len(sequence.token_ids) - 1 or computed < sequence.num_prompt_tokens:
                 unfinished.append(sequence)
-            elif len(rows) < budget and (
-                computed < len(sequence.block_ids) * block_size or self._grow(sequence)
-            ):
+            elif computed < len(sequence.block_ids) * block_size or self._grow(sequence):
                 rows.append(row)
         return rows, unfinished
 
@@ -235,10 +233,6 @@ class Scheduler:
         coming = {digest for row in rows for _, digest in self._kv.filled_by(row)}
         while self._waiting and budget and len(self._running) < self._max_num_seqs:
             sequence = next(iter(self._waiting.values()))
-            if self.pool.blocks_for(len(sequence.token_ids)) > self.pool.capacity:
-                # It was preempted right before it outgrew the cache.
-                self._end(sequence, "length")
-                continue
             if not self._kv.admit(sequence, len(self._running), coming):
                 return
             request_id = sequence.request.request_id
