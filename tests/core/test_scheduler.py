@@ -12,7 +12,12 @@ import pytest
 
 from engine.batch import BatchShape
 from engine.errors import QueueFullError, RequestError
+from engine.request import EngineRequest
+from engine.runtime.block_pool import BlockPool
+from engine.runtime.kv_manager import KVManager
+from engine.runtime.sequence import Sequence
 from engine.runtime.step import Step
+from engine.sampling_params import SamplingParams
 from engine.testing.fake_loop import FakeLoop, continuation, random_prompt, row_sizes
 
 # The step
@@ -148,6 +153,21 @@ def test_who_does_not_fit_is_looked_up_again_only_when_something_was_freed(
     assert list(loop.ended) == ["a", "b", "c"]
     # Each at once, and the last one again when the first ended, and the second.
     assert lookup.call_count == 5
+
+
+def test_a_refusal_is_forgotten_when_the_sequence_is_admitted() -> None:
+    pool = BlockPool(9, 4, enable_prefix_caching=False)
+    manager = KVManager(pool)
+    request = EngineRequest(
+        request_id="a", prompt_token_ids=random_prompt(8), params=SamplingParams()
+    )
+    sequence, others = Sequence(request), pool.allocate(5)
+    assert not manager.admit(sequence, 1, ())
+    pool.release(others)
+    assert manager.admit(sequence, 0, ())
+    manager.release(sequence)
+    sequence.restart()
+    assert manager.admit(sequence, 1, ())
 
 
 def test_a_full_queue_refuses_and_takes_again_when_it_has_room() -> None:

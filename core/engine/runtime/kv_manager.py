@@ -48,6 +48,7 @@ class KVManager:
         if count + pool.count_unowned(shared) + reserve > pool.num_free:
             self._refused = sequence, running
             return False
+        self._refused = None, 0
         pool.share(shared)
         expected = pool.blocks_for(sequence.max_length) - len(shared)
         after = shared[-1] if shared else None
