@@ -50,9 +50,13 @@ def reference_logits(model: PreTrainedModel, prompt: Sequence[int]) -> torch.Ten
 
 
 def build_like(
-    plugin: ModelPlugin, reference: PreTrainedModel, *, dtype: torch.dtype = torch.float32
+    plugin: ModelPlugin,
+    reference: PreTrainedModel,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
 ) -> CausalLM:
     """Build the plugin's model of the reference's configuration, with the reference's weights."""
-    model = plugin.build(reference.config, dtype=dtype, device=torch.device("cpu"))
+    model = plugin.build(reference.config, dtype=dtype, device=torch.device(device))
     model.load_weights(reference.state_dict().items())
     return model.eval()

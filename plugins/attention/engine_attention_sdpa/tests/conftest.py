@@ -26,10 +26,11 @@ def dense(
     scores = q @ k.transpose(1, 2) * spec.scale
     if spec.soft_cap is not None:
         scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
-    at = torch.arange(length - count, length).unsqueeze(1)
-    seen = torch.arange(length) <= at
+    keys = torch.arange(length, device=query.device)
+    at = keys[length - count :].unsqueeze(1)
+    seen = keys <= at
     if spec.sliding_window is not None:
-        seen &= torch.arange(length) > at - spec.sliding_window
+        seen &= keys > at - spec.sliding_window
     scores = scores.masked_fill(~seen, float("-inf"))
     return (scores.softmax(-1) @ v).transpose(0, 1)
 
@@ -57,11 +58,13 @@ class History:
         shuffle: int | None = None,
         fill: float = float("nan"),
         seed: int = 0,
+        device: str = "cpu",
     ) -> None:
         self.spec, self.dtype, self.block_size = spec, dtype, block_size
         self.plugin = SdpaAttention()
         shape = self.plugin.cache_shape(spec, num_blocks, block_size)
-        self.cache = torch.full(shape, fill, dtype=dtype)
+        self.cache = torch.full(shape, fill, dtype=dtype, device=device)
+        self.device = device
         free = np.arange(1, num_blocks)
         if shuffle is not None:
             np.random.default_rng(shuffle).shuffle(free)
@@ -70,7 +73,8 @@ class History:
         self.generator = torch.Generator().manual_seed(seed)
 
     def random(self, *shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=self.generator).to(self.dtype)
+        made = torch.randn(*shape, generator=self.generator)
+        return made.to(device=self.device, dtype=self.dtype)
 
     def add(self) -> int:
         self.sequences.append(Stored())
@@ -89,6 +93,7 @@ class History:
             [s.table for s in taken],
             self.block_size,
             padding=padding,
+            device=self.device,
         )
 
     def step(
@@ -115,7 +120,7 @@ class History:
             sequence.keys.append(key[mine])
             sequence.values.append(value[mine])
             history = torch.cat(sequence.keys), torch.cat(sequence.values)
-            pairs.append((out[mine], dense(query[mine], *history, spec)))
+            pairs.append((out[mine].cpu(), dense(query[mine], *history, spec).cpu()))
             start += count
         return pairs
 

@@ -183,3 +183,32 @@ def test_decode_reads_only_the_blocks_that_are_seen(history: MakeHistory) -> Non
         for s in sequences:
             steps.cache[:, :, steps.sequences[s].table[:7]] = float("nan")
         check(steps.step([(s, 1) for s in sequences]), torch.float32)
+
+
+def test_heads_may_lie_apart_in_memory(history: MakeHistory) -> None:
+    # A model may hand over views: heads outside, or rows cut from a wider matrix.
+    for count in (3, 9):
+        steps = history(spec_of())
+        plain, sequences = steps.random, [steps.add() for _ in range(count)]
+        steps.step([(s, 6) for s in sequences])
+        steps.random = lambda t, h, d, plain=plain: plain(h, t, d).transpose(0, 1)
+        check(steps.step([(s, 1) for s in sequences]), torch.float32)
+        steps.random = lambda t, h, d, plain=plain: plain(t, h + 2, d)[:, 1:-1]
+        check(steps.step([(s, 1 + s % 2) for s in sequences]), torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("cap", [None, 2.0], ids=["plain", "soft-cap"])
+@pytest.mark.parametrize("window", [None, 7], ids=["full", "window-7"])
+def test_the_gpu_equals_the_dense_reference(
+    history: MakeHistory, window: int | None, cap: float | None, dtype: torch.dtype
+) -> None:
+    steps = history(
+        spec_of(head_size=64, window=window, cap=cap), dtype=dtype, shuffle=1, device="cuda"
+    )
+    sequences = [steps.add() for _ in range(10)]
+    check(steps.step([(s, 1 + 3 * s) for s in sequences], padding=3), dtype)
+    check(steps.step([(s, 1 + 5 * (s % 2)) for s in sequences], padding=3), dtype)
+    for _ in range(5):
+        check(steps.step([(s, 1) for s in sequences], padding=6), dtype)

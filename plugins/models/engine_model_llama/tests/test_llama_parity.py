@@ -189,3 +189,13 @@ def test_the_forward_pass_does_not_depend_on_the_batch() -> None:
         with torch.inference_mode(), forward_context(context):
             torch.testing.assert_close(compiled(ids, ids), model(ids, ids))
     assert len(graphs) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["llama-rope-llama3", "mistral-window", "qwen2", "qwen3"])
+def test_greedy_tokens_on_the_gpu_equal_those_of_transformers_on_the_cpu(name: str) -> None:
+    reference = random_reference(CONFIGS[name], seed=3)
+    model = build_like(LlamaFamily(), reference, device="cuda")
+    runner = PagedRunner(model, SdpaAttention(), block_size=4, shuffle=1, padding=2)
+    prompt = prompt_of(23, 1)
+    assert runner.greedy(prompt, 16, chunk_size=9) == reference_tokens(reference, prompt, 16)

@@ -162,3 +162,13 @@ def test_building_leaves_the_configuration_as_it_was() -> None:
     TransformersFallback().build(config, dtype=torch.float32, device=torch.device("cpu"))
     assert config.to_dict() == before
     assert config._attn_implementation is None or config._attn_implementation != "engine"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gpt-neox", "gemma2", "phi3-longrope", "gpt2"])
+def test_greedy_tokens_on_the_gpu_equal_those_of_transformers_on_the_cpu(name: str) -> None:
+    reference = random_reference(CONFIGS[name], seed=1)
+    model = build_like(TransformersFallback(), reference, device="cuda")
+    runner = PagedRunner(model, SdpaAttention(), block_size=4, shuffle=2, padding=2)
+    prompt = prompt_of(19, 2)
+    assert runner.greedy(prompt, 10, chunk_size=8) == reference_tokens(reference, prompt, 10)
