@@ -15,6 +15,8 @@ from engine_server.engine_api import Engine, ResultStream
 from engine_server.errors import ApiError, from_engine, server_error
 from engine_server.metrics import Metrics
 
+_FAILED = ("error", "abort")
+
 
 class Results:
     """An async iterator of (index of the prompt, what is new); close it, and the engine stops.
@@ -73,10 +75,12 @@ class Results:
             index, output = await self._next()
         except EngineError as error:
             raise _answer(error, self._metrics, self._spelling) from None
-        self._times[index].observe(output, self._metrics)
+        new = 0
         for choice in output.outputs:
-            if choice.finish_reason in ("error", "abort"):
+            new += len(choice.token_ids)
+            if choice.finish_reason in _FAILED:
                 raise server_error(output.error or "the engine ended the request")
+        self._times[index].observe(output, new, self._metrics)
         return index, output
 
     async def _next(self) -> tuple[int, RequestOutput]:
@@ -129,16 +133,14 @@ class _Times:
         self._last = 0.0
         self._tokens = 0
 
-    def observe(self, output: RequestOutput, metrics: Metrics) -> None:
+    def observe(self, output: RequestOutput, new: int, metrics: Metrics) -> None:
+        """Count a result with so many new tokens."""
         now = perf_counter()
-        new = 0
-        for choice in output.outputs:
-            new += len(choice.token_ids)
-        if new and not self._tokens:
-            metrics.time_to_first_token.observe(now - self._start)
-        elif new:
-            metrics.inter_token_latency.observe((now - self._last) / new, new)
         if new:
+            if self._tokens:
+                metrics.inter_token_latency.observe((now - self._last) / new, new)
+            else:
+                metrics.time_to_first_token.observe(now - self._start)
             self._last = now
             self._tokens += new
         if output.finished:

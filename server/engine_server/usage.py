@@ -17,11 +17,8 @@ class UsageCount:
         """Count what is new of one prompt."""
         for choice in output.outputs:
             self._completion += len(choice.token_ids)
-        _, cached = self._prompts.get(prompt, (0, 0))
-        self._prompts[prompt] = (
-            len(output.prompt_token_ids),
-            max(cached, output.num_cached_tokens),
-        )
+        if prompt not in self._prompts or output.finished:
+            self._prompts[prompt] = (len(output.prompt_token_ids), output.num_cached_tokens)
 
     def usage(self) -> Usage:
         """Return the counts so far."""
