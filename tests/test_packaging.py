@@ -221,7 +221,7 @@ def test_an_installed_engine_serves_a_completion_and_ends_cleanly(
     with installed.start(*command, cwd=tmp_path) as server:
         try:
             deadline = time.monotonic() + 120
-            while not is_healthy(address):
+            while not is_ready(address):
                 assert server.poll() is None, server.communicate()[1]
                 assert time.monotonic() < deadline, "not ready in time"
                 time.sleep(0.2)
@@ -237,9 +237,9 @@ def test_an_installed_engine_serves_a_completion_and_ends_cleanly(
     assert server.returncode == 0, err
 
 
-def is_healthy(address: str) -> bool:
+def is_ready(address: str) -> bool:
     try:
-        return httpx.get(f"{address}/health").status_code == 200
+        return httpx.get(f"{address}/ready").status_code == 200
     except httpx.TransportError:
         return False
 
