@@ -8,71 +8,24 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from engine.errors import ModelError
 from engine.runtime.detokenizer import Detokenizer, TextStream
-
-TEXTS = [
-    "the cat sat on the mat",
-    "grüße aus köln",
-    "数学と言語",
-    "🙂 emoji 👩\u200d🚀",
-    "\ufffd ok",
-]
-SPECIAL = ["<s>", "</s>"]
-
-
-def fast(backend: Tokenizer) -> PreTrainedTokenizerFast:
-    backend.add_special_tokens(SPECIAL)
-    backend.add_tokens(["<added>"])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token="<s>",
-        eos_token="</s>",
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def byte_level() -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(TEXTS, trainer)
-    return fast(backend)
+from engine.testing.tokenizers import (
+    byte_level_tokenizer,
+    fast_tokenizer,
+    id_of,
+    sentencepiece_tokenizer,
+)
 
 
 def wrapped_byte_level() -> PreTrainedTokenizerFast:
     """The same decoding, but not recognisable as free of context."""
-    made = byte_level().backend_tokenizer
+    made = byte_level_tokenizer().backend_tokenizer
     made.decoder = decoders.Sequence([decoders.ByteLevel()])
-    return fast(made)
-
-
-def sentencepiece_like() -> PreTrainedTokenizerFast:
-    """As Llama 2 and Mistral have it: words with a mark for their space, and byte fallback."""
-    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    words += ["▁", "▁the", "▁cat", "s", "at", "▁▁", "é", "\ufffd", "▁数", "学"]
-    backend = Tokenizer(
-        models.BPE(
-            vocab={w: i for i, w in enumerate(words)},
-            merges=[],
-            byte_fallback=True,
-            unk_token="<unk>",
-        )
-    )
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    return fast(backend)
+    return fast_tokenizer(made)
 
 
 def metaspace() -> PreTrainedTokenizerFast:
@@ -82,26 +35,26 @@ def metaspace() -> PreTrainedTokenizerFast:
         )
     )
     backend.decoder = decoders.Metaspace()
-    return fast(backend)
+    return fast_tokenizer(backend)
 
 
 def wordpiece() -> PreTrainedTokenizerFast:
     words = ["[UNK]", "the", "cat", "##s", "##at", ".", "'", "n't"]
     backend = Tokenizer(models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     backend.decoder = decoders.WordPiece()
-    return fast(backend)
+    return fast_tokenizer(backend)
 
 
 def no_decoder() -> PreTrainedTokenizerFast:
-    return fast(
+    return fast_tokenizer(
         Tokenizer(models.WordLevel({w: i for i, w in enumerate(["[UNK]", "the", "cat"])}, "[UNK]"))
     )
 
 
 MAKERS: list[Callable[[], PreTrainedTokenizerFast]] = [
-    byte_level,
+    byte_level_tokenizer,
     wrapped_byte_level,
-    sentencepiece_like,
+    sentencepiece_tokenizer,
     metaspace,
     wordpiece,
     no_decoder,
@@ -112,12 +65,6 @@ MAKERS: list[Callable[[], PreTrainedTokenizerFast]] = [
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
     made: PreTrainedTokenizerFast = request.param()
     return made
-
-
-def id_of(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    found = tokenizer.backend_tokenizer.token_to_id(token)
-    assert found is not None
-    return found
 
 
 def pieces(stream: TextStream, ids: list[int]) -> list[str]:
@@ -175,7 +122,7 @@ def test_after_a_prompt_the_text_continues_it(
 
 
 def test_a_word_after_a_prompt_keeps_its_space_and_the_first_of_a_text_has_none() -> None:
-    made = sentencepiece_like()
+    made = sentencepiece_tokenizer()
     cat = id_of(made, "▁cat")
     the = id_of(made, "▁the")
     assert pieces(Detokenizer(made).stream(), [cat, cat]) == ["cat", " cat", ""]
@@ -185,7 +132,7 @@ def test_a_word_after_a_prompt_keeps_its_space_and_the_first_of_a_text_has_none(
 
 
 def test_a_character_spread_over_tokens_comes_whole() -> None:
-    made = byte_level()
+    made = byte_level_tokenizer()
     ids = [id_of(made, c) for c in "ðŁ¦Ģ"]  # four bytes of one emoji
     assert made.decode(ids) == "🦀"
     stream = Detokenizer(made).stream()
@@ -194,7 +141,7 @@ def test_a_character_spread_over_tokens_comes_whole() -> None:
 
 
 def test_an_incomplete_character_is_flushed_once_as_decode_shows_it() -> None:
-    made = byte_level()
+    made = byte_level_tokenizer()
     ids = [id_of(made, c) for c in "aðŁ"]
     stream = Detokenizer(made).stream()
     assert [stream.push(id_) for id_ in ids] == ["a", "", ""]
@@ -202,7 +149,7 @@ def test_an_incomplete_character_is_flushed_once_as_decode_shows_it() -> None:
 
 
 def test_byte_tokens_wait_for_the_end_of_their_run() -> None:
-    made = sentencepiece_like()
+    made = sentencepiece_tokenizer()
     euro = [id_of(made, f"<0x{byte:02X}>") for byte in "€".encode()]
     bad = id_of(made, "<0xFF>")
     s = id_of(made, "s")
@@ -217,12 +164,14 @@ def test_byte_tokens_wait_for_the_end_of_their_run() -> None:
     ]
 
 
-@pytest.mark.parametrize("make", [byte_level, wrapped_byte_level, sentencepiece_like])
+@pytest.mark.parametrize(
+    "make", [byte_level_tokenizer, wrapped_byte_level, sentencepiece_tokenizer]
+)
 def test_bytes_that_are_no_text_are_decoded_a_few_at_a_time(
     make: Callable[[], PreTrainedTokenizerFast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make()
-    spelled = "ÿ" if make is not sentencepiece_like else "\ufffd"
+    spelled = "ÿ" if make is not sentencepiece_tokenizer else "\ufffd"
     stream = Detokenizer(made).stream()
     decode, lengths = stream._decode, []
 
