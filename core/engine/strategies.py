@@ -66,18 +66,28 @@ class CompileJob:
     store: ArtifactStore
     events: EventBus
     dummy_batch: DummyBatch
+    exact_sizes: tuple[int, ...] = ()
+    """Token counts to specialise for, besides the ranges (`compile_sizes`)."""
 
 
 @dataclass
 class CompileReport:
-    """What a compile strategy made."""
+    """What a compile strategy made.
+
+    Attributes:
+        pieces: graphs that a step runs through the backend.
+        unique_pieces: how many of them differ.
+        ranges: upper ends of the token ranges that were compiled separately.
+        cache_hits, cache_misses: callables loaded from the artifact store, and compiled.
+        seconds: by phase (`trace`, `split`, `compile`, `load`, …).
+    """
 
     pieces: int = 0
+    unique_pieces: int = 0
     ranges: tuple[int, ...] = ()
     cache_hits: int = 0
     cache_misses: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by phase (`trace`, `split`, `compile`, `load`, …)."""
 
 
 @dataclass(frozen=True)

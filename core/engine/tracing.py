@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,17 +18,22 @@ from torch import fx
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import mark_dynamic
 from torch._dynamo.exc import TorchDynamoException
+from torch._guards import TracingContext
+from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from engine.errors import ModelError
+from engine.token_range import TokenRange, broken_assumptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from engine.models import CausalLM
-    from engine.strategies import ModelCall, ModelInputs
+    from engine.strategies import ModelCall
 
 _IDS, _POSITIONS = "L['input_ids']", "L['positions']"
+_EXAMPLE_TOKENS = 8
+"""Neither 0 nor 1, which a trace may take for something special, nor the size of anything else."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,11 @@ class Traced:
     ids: int | None
     positions: int | None
     sizes: tuple[int, ...]
+
+    @property
+    def result(self) -> fx.Node:
+        """The node whose value the graph returns: hidden [T, H]."""
+        return self.graph.graph.output_node().all_input_nodes[0]
 
     def bind(self, call: Callable[..., Any]) -> ModelCall:
         """Make a model call of a callable that takes the graph's placeholders.
@@ -75,31 +85,29 @@ class Traced:
         return run
 
 
-def trace_model(model: CausalLM, example: ModelInputs, max_num_tokens: int) -> Traced:
+def trace_model(model: CausalLM, max_num_tokens: int, device: torch.device) -> Traced:
     """Trace the model once, with the number of tokens symbolic from 1 to `max_num_tokens`.
 
-    Call it in a forward context, with an example of at least two tokens.
+    Nothing of the model is run, so no forward context is needed.
 
     Args:
         model: what to trace; left as it is.
-        example: inputs of a dummy batch.
         max_num_tokens: upper end of the token dimension.
+        device: where the model's inputs are.
 
     Raises:
         ModelError: the model's Python depends on the batch; names the guard that a trace would
             have needed, or the code that can't be traced.
     """
-    captured: list[tuple[fx.GraphModule, Sequence[Any]]] = []
-
-    def capture(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        captured.append((graph, tuple(example_inputs)))
-        return graph.forward
-
-    # Fresh tensors: marking them dynamic leaves a mark on the tensor itself.
-    ids, positions = example.input_ids.clone(), example.positions.clone()
-    with _private_entry(model) as entry:
+    high = max(2, max_num_tokens)
+    capture = _Capture(TokenRange(1, high))
+    ids, positions = (
+        torch.zeros(min(_EXAMPLE_TOKENS, high), dtype=torch.int64, device=device) for _ in range(2)
+    )
+    # Without 0/1 specialisation, a branch on "one token" is a guard and not a silent constant.
+    with _private_entry(model) as entry, shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # added by torch's config machinery
         for tensor in (ids, positions):
-            mark_dynamic(tensor, 0, min=1, max=max(2, max_num_tokens))
+            mark_dynamic(tensor, 0)
         compiled = torch.compile(
             entry,
             fullgraph=True,
@@ -109,9 +117,45 @@ def trace_model(model: CausalLM, example: ModelInputs, max_num_tokens: int) -> T
         try:
             compiled(ids, positions)
         except (TorchDynamoException, ConstraintViolationError) as error:
-            raise ModelError(_refusal(model, error)) from error
-    graph, example_inputs = captured[0]
-    return _describe(graph, example_inputs)
+            raise ModelError(_refusal(model, capture.refusal or _reason(error))) from error
+    return _describe(*capture.take())
+
+
+class _Capture:
+    """The backend of the one trace: keeps the graph and checks what the trace took for granted."""
+
+    def __init__(self, tokens: TokenRange) -> None:
+        self.tokens = tokens
+        self.refusal = ""
+        self._kept: list[tuple[fx.GraphModule, tuple[Any, ...]]] = []
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        mode = TracingContext.get().fake_mode
+        env = mode.shape_env if mode is not None else None
+        for guard in env.guards if env is not None else ():
+            # Fake tensors ask on their own whether a size is 1, to lay it out; what they then
+            # take for other sizes fits 1 too. A branch of the model's Python is another matter.
+            low = 1 if _is_branch(guard) else 2
+            if broken := broken_assumptions([guard.expr], replace(self.tokens, low=low)):
+                ((expression, number),) = broken
+                self.refusal = (
+                    "its Python depends on the number of tokens: it would need the guard "
+                    f"`{expression}`, which a batch of {number} breaks, at `{guard.sloc}`"
+                )
+                raise ValueError(self.refusal)
+        self._kept.append((graph, tuple(inputs)))
+        (results,) = graph.graph.output_node().args
+        return lambda *_inputs: tuple(torch.empty(0) for _ in results)  # type: ignore[union-attr]  # a tuple of nodes
+
+    def take(self) -> tuple[fx.GraphModule, tuple[Any, ...]]:
+        """Give the graph away: Dynamo keeps its backends, and must not keep the model by one."""
+        return self._kept.pop()
+
+
+def _is_branch(guard: Any) -> bool:
+    """Say whether Python, and not a tensor operator, asked for a guard."""
+    location = getattr(guard.sloc, "framework_loc", None)
+    return "_dynamo/variables" in str(getattr(location, "filename", "_dynamo/variables"))
 
 
 @contextmanager
@@ -154,10 +198,16 @@ def _source(node: fx.Node) -> str:
     return str(name() if callable(name) else name)
 
 
-def _refusal(model: CausalLM, error: Exception) -> str:
-    text = str(error).strip()
-    reason = " ".join(line.strip() for line in text.splitlines() if line.strip())
+def _reason(error: Exception) -> str:
+    """Shorten Dynamo's pages of advice to what is wrong and where in the model."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    frames = getattr(error, "real_stack", None) or ()
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return ": ".join(line.removeprefix("Explanation: ") for line in lines[:2])[:400] + where
+
+
+def _refusal(model: CausalLM, reason: str) -> str:
     return (
-        f"{type(model).__name__} can't be traced once for all batches: {reason[:800]} "
+        f"{type(model).__name__} can't be traced once for all batches: {reason}. "
         "Use a compile mode that keeps guards or compiles nothing for this model."
     )

@@ -98,8 +98,11 @@ class ModelRunner:
                     device=self._device,
                     max_num_tokens=self._max_num_tokens,
                     sizes=tuple(sorted({*(chosen.compile_sizes or ()), *self._capture_sizes()})),
+                    exact_sizes=tuple(sorted(set(chosen.compile_sizes or ()))),
                     ranges=tuple(chosen.compile_ranges or (self._max_num_tokens,)),
-                    break_ops=frozenset(chosen.splitting_ops or known_break_ops()),
+                    break_ops=frozenset(
+                        known_break_ops() if chosen.splitting_ops is None else chosen.splitting_ops
+                    ),
                     passes=(),
                     store=MemoryStore(),
                     events=self._events,
@@ -225,7 +228,8 @@ class ModelRunner:
         targets = sequence.token_ids[
             first : min(first + row.num_tokens, sequence.num_prompt_tokens)
         ]
-        if count is None or not targets:
+        # None also when they were sent already, before a preemption.
+        if count is None or sequence.prompt_logprobs is None or not targets:
             return None
         logits = self._model.compute_logits(hidden[: len(targets)])
         return self._sampler.prompt_logprobs(logits, targets, count)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict
+import torch
+from pydantic import BaseModel
 from torch import fx
 
 from engine.plugin import Numerics, StartupCost
 from engine.strategies import Backend
-
-
-class InductorOptions(BaseModel):
-    """Any option of `torch._inductor.config`, by name (`max_autotune=true`)."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
+from engine_backend_inductor.bundle import pack, prebuilt_kernels, unpack
+from engine_backend_inductor.options import InductorOptions
 
 
 class InductorBackend(Backend):
@@ -32,47 +32,86 @@ class InductorBackend(Backend):
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self._patches: dict[str, Any] = dict(self.options.model_extra or {})
+        self._patches: dict[str, Any] = self.options.patches
+        # The folder of each compiled graph lives as long as the callable.
+        self._folders: WeakKeyDictionary[Any, tempfile.TemporaryDirectory[str]] = (
+            WeakKeyDictionary()
+        )
 
     def compile(
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
     ) -> Callable[..., Any]:
-        """Compile a graph; `dynamic` keeps its symbolic sizes."""
+        """Compile a graph; its sizes are those of the example inputs, symbolic ones included."""
+        del dynamic
         import torch._inductor as inductor
 
-        return inductor.standalone_compile(
-            graph,
-            list(example_inputs),
-            dynamic_shapes="from_graph" if dynamic else "from_example_inputs",
-            options={"config_patches": self._patches} if self._patches else {},
-        )
+        with self._private_folder() as folder, _shapes_of(example_inputs) as dynamic_shapes:
+            compiled = inductor.standalone_compile(
+                graph, list(example_inputs), dynamic_shapes=dynamic_shapes
+            )
+        self._folders[compiled] = folder
+        return compiled
+
+    @contextmanager
+    def _private_folder(self) -> Iterator[tempfile.TemporaryDirectory[str]]:
+        """Give inductor a folder of its own and this backend's options, for one graph."""
+        from torch._inductor import config
+        from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
+
+        folder = tempfile.TemporaryDirectory(prefix="engine-inductor-", ignore_cleanup_errors=True)
+        with temporary_cache_dir(folder.name), config.patch(self._patches):
+            yield folder
 
     def torch_backend(self) -> tuple[str | Callable[..., Any], dict[str, Any]]:
         """Return inductor under its own name, so that torch.compile drives it as it ships."""
         return "inductor", self._patches
 
     def save(self, compiled: Callable[..., Any]) -> bytes | None:
-        """Serialise the artifact, kernels included."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "artifact"
-            try:
-                compiled.save(path=str(path), format="binary")  # type: ignore[attr-defined]  # CompiledArtifact
-            except RuntimeError:
-                # Something in the graph can't be serialised; it is compiled again next time.
-                return None
-            return path.read_bytes()
+        """Pack what inductor made, kernels included; None for a graph that it doesn't keep."""
+        folder = Path(self._folders[compiled].name)
+        return pack(folder) if (folder / "aotautograd").is_dir() else None
 
     def load(
         self, artifact: bytes, graph: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        """Restore an artifact; inductor itself checks that this torch wrote it."""
+        """Restore what `save` packed; nothing is compiled."""
         del graph, example_inputs
         from torch._inductor.standalone_compile import CompiledArtifact
 
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "artifact"
-            path.write_bytes(artifact)
+        with self._private_folder() as folder:
+            unpack(artifact, Path(folder.name))
             try:
-                return CompiledArtifact.load(path=str(path), format="binary")
+                with prebuilt_kernels(Path(folder.name)):
+                    loaded = CompiledArtifact.load(path=folder.name, format="unpacked")
             except (AssertionError, RuntimeError, OSError, EOFError, KeyError) as error:
                 raise ValueError(f"inductor can't load the artifact: {error!r}") from error
+        self._folders[loaded] = folder
+        return loaded
+
+    def fingerprint(self) -> str:
+        """Add to name and options every setting of inductor, as its environment may change it."""
+        from torch._functorch import config as functorch_config
+        from torch._inductor import config
+
+        with config.patch(self._patches):
+            settings = [
+                sorted(config.save_config_portable().items()),
+                sorted(functorch_config.save_config_portable().items()),
+                torch.get_float32_matmul_precision(),
+                torch.are_deterministic_algorithms_enabled(),
+                torch.get_num_threads(),
+            ]
+        return f"{super().fingerprint()}/{hashlib.sha256(repr(settings).encode()).hexdigest()}"
+
+
+@contextmanager
+def _shapes_of(example_inputs: Sequence[Any]) -> Iterator[Any]:
+    """Say to inductor where the sizes of fake example inputs come from."""
+    from torch._guards import TracingContext, detect_fake_mode, tracing
+
+    mode = detect_fake_mode(example_inputs)
+    if mode is None:
+        yield "from_example_inputs"
+    else:
+        with tracing(TracingContext(mode)):
+            yield "from_tracing_context"

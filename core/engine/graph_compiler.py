@@ -1,0 +1,160 @@
+"""Compiles graphs for token ranges through a backend and the artifact store.
+
+Public: compile strategies decide what the graphs are; what happens to one is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from engine.artifacts import artifact_key
+from engine.environment import environment_factors
+from engine.errors import ModelError
+from engine.events import CompiledUnit
+from engine.graph_hash import graph_hash
+from engine.token_range import Shapes, TokenRange
+
+if TYPE_CHECKING:
+    from engine.strategies import CompileJob, CompileReport
+
+
+@contextmanager
+def timed(report: CompileReport, phase: str) -> Iterator[None]:
+    """Add the seconds of a block to a phase of the report."""
+    start = perf_counter()
+    try:
+        yield
+    finally:
+        report.seconds[phase] = report.seconds.get(phase, 0.0) + perf_counter() - start
+
+
+class GraphCompiler:
+    """Turns graphs into callables, each once: from memory, from the store, or by compiling.
+
+    Args:
+        job: gives the backend, the store, the passes and the event bus.
+        fingerprint: of the strategy that made the graphs.
+        report: hits, misses and seconds are added to it.
+    """
+
+    def __init__(self, job: CompileJob, fingerprint: str, report: CompileReport) -> None:
+        self._job = job
+        self._report = report
+        self._made: dict[tuple[str, TokenRange], Callable[..., Any]] = {}
+        self._factors = {
+            **environment_factors(job.device),
+            "strategy": fingerprint,
+            "backend": job.backend.fingerprint(),
+            "passes": " ".join(one.fingerprint() for one in job.passes),
+        }
+
+    @property
+    def made(self) -> int:
+        """Callables that were compiled or loaded so far, each counted once."""
+        return self._report.cache_hits + self._report.cache_misses
+
+    def compile(self, unit: str, graph: fx.GraphModule, tokens: TokenRange) -> Callable[..., Any]:
+        """Return a callable that takes the graph's placeholders, for numbers of tokens in a range.
+
+        Args:
+            unit: what the graph is called in events.
+            graph: as traced; left unchanged.
+            tokens: the range.
+
+        Raises:
+            ModelError: the backend's code would be right for a part of the range only.
+        """
+        digest = graph_hash(graph)
+        if digest is not None and (made := self._made.get((digest, tokens))) is not None:
+            return made
+        start = perf_counter()
+        call, cached = self._load_or_make(digest, graph, tokens)
+        seconds = perf_counter() - start
+        phase = "load" if cached else "compile"
+        self._report.seconds[phase] = self._report.seconds.get(phase, 0.0) + seconds
+        self._report.cache_hits += cached
+        self._report.cache_misses += not cached
+        self._job.events.emit(CompiledUnit(f"{unit} [{tokens}]", seconds, cached=cached))
+        if digest is not None:
+            self._made[digest, tokens] = call
+        return call
+
+    def _load_or_make(
+        self, digest: str | None, graph: fx.GraphModule, tokens: TokenRange
+    ) -> tuple[Callable[..., Any], bool]:
+        if digest is None or not self._job.backend.CACHEABLE:
+            return self._make(graph, tokens), False
+        factors = {**self._factors, "graph": digest, "tokens": str(tokens)}
+        key, store = artifact_key(factors), self._job.store
+        if (call := self._load(key, graph, tokens)) is not None:
+            return call, True
+        with store.lock(key):
+            # Whoever held the lock before us may have made it.
+            if (call := self._load(key, graph, tokens)) is not None:
+                return call, True
+            call = self._make(graph, tokens)
+            if (data := self._job.backend.save(call)) is not None:
+                store.put(key, data, factors)
+        return call, False
+
+    def _load(
+        self, key: str, graph: fx.GraphModule, tokens: TokenRange
+    ) -> Callable[..., Any] | None:
+        if (data := self._job.store.get(key)) is None:
+            return None
+        copy, inputs = _specialized(graph, Shapes(tokens))
+        try:
+            call = self._job.backend.load(data, copy, inputs)
+            if not callable(call):
+                raise ValueError(f"it holds a {type(call).__name__}")
+        except ValueError as error:
+            self._job.store.reject(key, str(error))
+            return None
+        return call
+
+    def _make(self, graph: fx.GraphModule, tokens: TokenRange) -> Callable[..., Any]:
+        shapes = Shapes(tokens)
+        copy, inputs = _specialized(graph, shapes)
+        call = self._job.backend.compile(copy, inputs, dynamic=not tokens.exact)
+        if broken := shapes.assumptions():
+            assumption, number = broken[0]
+            raise ModelError(
+                f"backend {self._job.backend.NAME} compiled a graph for {tokens} tokens under the "
+                f"assumption `{assumption}`, which {number} tokens break; choose another backend "
+                "or a compile mode that keeps guards"
+            )
+        return call
+
+
+def _specialized(graph: fx.GraphModule, shapes: Shapes) -> tuple[fx.GraphModule, tuple[Any, ...]]:
+    """Return a copy of a graph whose nodes have the shapes of a range, and its example inputs."""
+    copied = fx.Graph()
+    output = copied.graph_copy(graph.graph, {})
+    copied.output(output)
+    copy = fx.GraphModule(graph, copied)
+    inputs = shapes.inputs(copy)
+    with torch.inference_mode(mode=False), shapes.mode:
+        _Propagate(copy, shapes).run(*inputs)
+    return copy, inputs
+
+
+class _Propagate(fx.Interpreter):
+    """Works out the shape of every node, where compilers look for it."""
+
+    def __init__(self, graph: fx.GraphModule, shapes: Shapes) -> None:
+        super().__init__(graph)
+        self._shapes = shapes
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node on fake tensors and note what it gives."""
+        value = super().run_node(n)
+        if n.op == "get_attr" and isinstance(value, torch.Tensor):
+            value = self._shapes.mode.from_tensor(value)
+        n.meta["example_value"] = value
+        return value

@@ -1,0 +1,124 @@
+"""The model cut at its break ops, its equal pieces compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine.batch import BatchShape
+from engine.events import PhaseAdvanced
+from engine.graph_compiler import GraphCompiler, timed
+from engine.graph_hash import graph_hash
+from engine.plugin import Numerics, StartupCost
+from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy, ModelCall
+from engine.token_range import TokenRange, plan_ranges
+from engine.tracing import Traced, trace_model
+from engine_compile_vllm_compile.break_ops import break_op_name, check_break_ops
+from engine_compile_vllm_compile.split import Piece, split_graph
+from engine_compile_vllm_compile.stitch import Stitcher
+
+
+class PiecewiseCompile(CompileStrategy):
+    """One trace, cut before and after every break op; the layers between are all alike.
+
+    A piece that occurs thirty times is compiled once for each token range. Nothing is compiled
+    after `compile` returns: a step looks up its number of tokens and calls what is there.
+    """
+
+    NAME = "vllm_compile"
+    SUMMARY = "trace once, cut at the break ops, compile equal pieces once; the default"
+    ALIASES = ("piecewise_compile",)
+    NUMERICS = Numerics.TOLERANCE
+    STARTUP_COST = StartupCost.SECONDS
+    SETTINGS = frozenset(
+        {"splitting_ops", "compile_sizes", "compile_ranges", "passes", "cache_dir"}
+    )
+
+    def compile(self, job: CompileJob) -> CompiledModel:
+        """Trace, split, compile every distinct piece for every range, and stitch."""
+        check_break_ops(job.break_ops)
+        ranges = plan_ranges(job.max_num_tokens, job.ranges, job.exact_sizes)
+        report = CompileReport(ranges=tuple(tokens.high for tokens in ranges))
+        with timed(report, "trace"):
+            traced = trace_model(job.model, job.max_num_tokens, job.device)
+        with timed(report, "split"):
+            pieces = split_graph(traced.graph, lambda node: break_op_name(node) in job.break_ops)
+            stitcher = _stitcher(traced, pieces)
+        compiler = _PieceCompiler(
+            job, pieces, len(ranges), GraphCompiler(job, self.fingerprint(), report)
+        )
+        report.pieces, report.unique_pieces = compiler.pieces, compiler.unique_pieces
+        steps = [(tokens, stitcher.stitch(compiler.compile(tokens))) for tokens in ranges]
+        with timed(report, "warm-up"):
+            _warm_up(job, steps)
+        return CompiledModel(_dispatch(steps), report, capturable=job.backend.CAPTURABLE)
+
+
+class _PieceCompiler:
+    """Compiles the pieces of a model for one range after the other, and reports each."""
+
+    def __init__(
+        self, job: CompileJob, pieces: list[Piece], ranges: int, compiler: GraphCompiler
+    ) -> None:
+        self._pieces, self._compiler, self._events = pieces, compiler, job.events
+        hashes = [graph_hash(piece.graph) for piece in pieces if not piece.is_break]
+        self.pieces = len(hashes)
+        self.unique_pieces = len(set(hashes) - {None}) + hashes.count(None)
+        self._total, self._done = self.unique_pieces * ranges, 0
+
+    def compile(self, tokens: TokenRange) -> list[Callable[..., Any]]:
+        """Return one callable per piece; break ops stay what they are."""
+        calls = []
+        for index, piece in enumerate(self._pieces):
+            if piece.is_break:
+                calls.append(piece.graph.forward)
+                continue
+            name = f"piece {index}"
+            before = self._compiler.made
+            calls.append(self._compiler.compile(name, piece.graph, tokens))
+            if self._compiler.made > before:
+                self._done += 1
+                detail = f"{name}, {tokens} tokens"
+                self._events.emit(PhaseAdvanced("compile", self._done, self._total, detail))
+        return calls
+
+
+def _stitcher(traced: Traced, pieces: list[Piece]) -> Stitcher:
+    placeholders = traced.graph.graph.find_nodes(op="placeholder")
+    inputs = {placeholders[index]: "input_ids.shape[0]" for index in traced.sizes}
+    if traced.ids is not None:
+        inputs[placeholders[traced.ids]] = "input_ids"
+    if traced.positions is not None:
+        inputs[placeholders[traced.positions]] = "positions"
+    constants = {
+        node: value
+        for node, value in zip(placeholders, traced.example_inputs, strict=True)
+        if node not in inputs
+    }
+    return Stitcher(pieces, inputs, constants, traced.result)
+
+
+def _warm_up(job: CompileJob, steps: list[tuple[TokenRange, ModelCall]]) -> None:
+    """Run each variant once, on its smallest batch: what loads lazily is then loaded."""
+    for tokens, step in steps:
+        shape = BatchShape(tokens.low, 1, tokens.low, uniform_decode=False)
+        with job.dummy_batch(shape) as inputs:
+            step(inputs.input_ids, inputs.positions)
+
+
+def _dispatch(steps: list[tuple[TokenRange, ModelCall]]) -> ModelCall:
+    """Return one callable that looks its step up by the number of tokens."""
+    if len(steps) == 1:
+        return steps[0][1]
+    table: list[Any] = [None] * (max(tokens.high for tokens, _ in steps) + 1)
+    # Single numbers are listed first and win.
+    for tokens, step in reversed(steps):
+        table[tokens.low : tokens.high + 1] = [step] * (tokens.high - tokens.low + 1)
+
+    def run(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = table[input_ids.shape[0]](input_ids, positions)
+        return hidden
+
+    return run
