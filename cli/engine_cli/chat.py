@@ -16,7 +16,6 @@ from engine.settings import Settings
 from engine_cli.options import verbose_option
 from engine_cli.sampling_options import sampling_options, take_sampling_params
 from engine_cli.settings_command import settings_command
-from engine_cli.settings_table import show_settings
 from engine_cli.sources import Sources
 from engine_cli.startup import StartupProgress
 from engine_cli.state import state_of
@@ -88,11 +87,9 @@ def _local(
 ) -> Iterator[Answer]:
     from engine import LLM
 
-    with StartupProgress(sys.stderr) as progress:
-        llm = LLM(engine_config=settings, on_event=None if quiet else progress)
+    with StartupProgress(sys.stderr, verbose=verbose, quiet=quiet) as progress:
+        llm = LLM(engine_config=settings, on_event=progress)
     with llm:
-        if not quiet:
-            show_settings(llm.resolution, sys.stderr, verbose=verbose)
 
         def answer(messages: list[Message]) -> Iterator[str]:
             yield llm.chat(messages, params, progress=False)[0].outputs[0].text

@@ -13,7 +13,6 @@ import click
 from engine_cli.options import verbose_option
 from engine_cli.sampling_options import sampling_options, take_sampling_params
 from engine_cli.settings_command import settings_command
-from engine_cli.settings_table import show_settings
 from engine_cli.sources import Sources
 from engine_cli.startup import StartupProgress
 from engine_cli.state import state_of
@@ -50,11 +49,9 @@ def generate(context: click.Context, /, sources: Sources, **options: Any) -> Non
     from engine import LLM
 
     quiet = options["quiet"]
-    with StartupProgress(sys.stderr) as progress:
-        llm = LLM(engine_config=settings, on_event=None if quiet else progress)
+    with StartupProgress(sys.stderr, verbose=options["verbose"], quiet=quiet) as progress:
+        llm = LLM(engine_config=settings, on_event=progress)
     with llm:
-        if not quiet:
-            show_settings(llm.resolution, sys.stderr, verbose=options["verbose"])
         results = llm.generate(prompts, params, progress=not quiet)
     if options["as_json"]:
         for result in results:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from engine.config import EngineConfig
 from engine_cli.options import verbose_option
 from engine_cli.settings_command import settings_command
-from engine_cli.settings_table import show_settings
 from engine_cli.sources import Sources
 from engine_cli.startup import StartupProgress
 from engine_cli.state import state_of
 from engine_server.config import ServerConfig
-
-if TYPE_CHECKING:
-    from engine.resolution import Resolution
 
 
 @settings_command("serve", models=(EngineConfig, ServerConfig), params=[verbose_option()])
@@ -33,10 +28,5 @@ def serve(context: click.Context, /, sources: Sources, verbose: bool) -> int:
     state.tell_notes()
     from engine_server import run
 
-    with StartupProgress(sys.stderr) as progress:
-
-        def ready(resolution: Resolution) -> None:
-            progress.stop()
-            show_settings(resolution, sys.stderr, verbose=verbose)
-
-        return run(settings, server, on_event=progress, on_ready=ready)
+    with StartupProgress(sys.stderr, verbose=verbose) as progress:
+        return run(settings, server, on_event=progress, on_ready=lambda _: progress.stop())

@@ -1,11 +1,19 @@
-"""Shows the start-up: a bar for each phase on a terminal, a line for each elsewhere."""
+"""Shows the start-up: the settings in force, then a bar or a line for each phase."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import IO, Any, Self
 
-from engine.events import Event, Notice, PhaseAdvanced, PhaseFinished, PhaseStarted
+from engine.events import (
+    Event,
+    Notice,
+    PhaseAdvanced,
+    PhaseFinished,
+    PhaseStarted,
+    SettingsResolved,
+)
+from engine_cli.settings_table import show_settings
 
 
 class StartupProgress:
@@ -13,26 +21,18 @@ class StartupProgress:
 
     Args:
         stream: where to write; bars are drawn when it is a terminal.
+        verbose: show every setting, not only the notable ones.
+        quiet: show nothing.
     """
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], *, verbose: bool = False, quiet: bool = False) -> None:
         self._stream = stream
+        self._verbose = verbose
+        self._quiet = quiet
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-            self._bars = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[detail]}"),
-                TimeElapsedColumn(),
-                console=Console(file=self._stream),
-            )
-            self._bars.start()
         return self
 
     def __exit__(
@@ -50,7 +50,12 @@ class StartupProgress:
 
     def __call__(self, event: Event) -> None:
         """Show one event; those that aren't about the start-up are left alone."""
+        if self._quiet:
+            return
         match event:
+            case SettingsResolved(resolution):
+                show_settings(resolution, self._stream, verbose=self._verbose)
+                self._draw_bars()
             case PhaseStarted(phase, total) if self._bars is not None:
                 self._tasks[phase] = self._bars.add_task(phase, total=total, detail="")
             case PhaseAdvanced(phase, done, total, detail) if phase in self._tasks:
@@ -59,6 +64,21 @@ class StartupProgress:
                 self._finish(phase, seconds)
             case Notice(message):
                 self._say(message)
+
+    def _draw_bars(self) -> None:
+        if not self._stream.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeElapsedColumn(),
+            console=Console(file=self._stream),
+        )
+        self._bars.start()
 
     def _finish(self, phase: str, seconds: float) -> None:
         if self._bars is None:

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.resolution import Resolution
 
 logger = logging.getLogger(__name__)
 
@@ -14,6 +18,16 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Event:
     """Base of every event."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsResolved(Event):
+    """Every setting is decided, with its reason; nothing is loaded yet.
+
+    What only loading can decide (the size of the KV cache) is not in it.
+    """
+
+    resolution: Resolution
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from functools import partial
 import pytest
 
 from engine import events as module
+from engine.config import EngineConfig
 from engine.events import Event, EventBus, Notice, PhaseFinished, PhaseStarted
+from engine.resolution import Record, Resolution
 
 ALL_EVENTS = [
     kind
@@ -97,7 +99,15 @@ def test_a_phase_is_finished_also_when_it_fails(fails: bool) -> None:
 
 @pytest.mark.parametrize("kind", ALL_EVENTS, ids=lambda kind: kind.__name__)
 def test_events_are_frozen_and_cross_process_boundaries(kind: type[Event]) -> None:
-    values = {"str": "text", "int": 3, "float": 0.5, "bool": True, "int | None": None}
+    resolution = Resolution(EngineConfig(), (Record("a", "b", "c", "d", "e"),))
+    values = {
+        "str": "text",
+        "int": 3,
+        "float": 0.5,
+        "bool": True,
+        "int | None": None,
+        "Resolution": resolution,
+    }
     fields = kind.__dataclass_fields__.values()
     event = kind(**{field.name: values[str(field.type)] for field in fields})
     assert pickle.loads(pickle.dumps(event)) == event

@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import torch
 
-from engine.events import CompiledUnit, Event, EventBus, Notice, PhaseFinished, StepRan
+from engine.events import (
+    CompiledUnit,
+    Event,
+    EventBus,
+    Notice,
+    PhaseFinished,
+    SettingsResolved,
+    StepRan,
+)
 from engine.registry import Registry
 from engine.request import EngineOutput, EngineRequest, EngineStats
 from engine.runtime.assembly import assemble, attach_observers
@@ -63,19 +71,9 @@ class EngineCore:
         self.end_token_ids = tuple(
             checkpoint.loader.end_token_ids(checkpoint.path, checkpoint.config, self.tokenizer)
         )
-        self._announce()
+        self.events.emit(SettingsResolved(self.resolution))
         self._runner = self._start(checkpoint, registry)
         self._counts.start_serving()
-
-    def _announce(self) -> None:
-        for record in self.resolution.records:
-            if record.degraded:
-                self.events.emit(
-                    Notice(
-                        f"{record.setting}: {record.requested} -> {record.effective}: "
-                        f"{record.reason}; {record.remedy}"
-                    )
-                )
 
     def _start(self, checkpoint: Checkpoint, registry: Registry) -> ModelRunner:
         config = self.resolution.config

@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 
 from engine.errors import EngineError, QueueFullError, RequestError
-from engine.events import Event, PhaseAdvanced, PhaseFinished, PhaseStarted
+from engine.events import Event, PhaseAdvanced, PhaseFinished, PhaseStarted, SettingsResolved
 from engine.events import Notice as NoticeEvent
 from engine.resolution import Resolution
 from engine.runtime.engine_core import EngineCore
@@ -35,7 +35,7 @@ from engine.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_FORWARDED = (PhaseStarted, PhaseAdvanced, PhaseFinished, NoticeEvent)
+_FORWARDED = (SettingsResolved, PhaseStarted, PhaseAdvanced, PhaseFinished, NoticeEvent)
 """Events that the API process shows while the engine starts."""
 
 
