@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from engine.errors import RequestError
 
 MAX_LOGPROBS = 20
 """The most alternatives per position that a request may ask for, as OpenAI's API allows."""
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024
+"""Characters of a stop string."""
+_MAX_COUNT = 2**31 - 1
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,13 +35,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         presence_penalty: subtracted once from the logit of each token in the output.
         frequency_penalty: subtracted for each occurrence of a token in the output.
         seed: makes this request's draws repeatable, whatever runs beside it.
-        logit_bias: added to logits, by token id.
+        logit_bias: added to logits, by token id (or its decimal digits).
         logprobs: log-probabilities of this many likeliest tokens (and the chosen one) at each
             position; None for none.
         prompt_logprobs: the same for the prompt's tokens.
-        stop: strings that end the output; they are cut from it.
-        stop_token_ids: tokens that end the output.
-        include_stop_str_in_output: keep the stop string.
+        stop: strings that end the output (or one string); they are cut from it.
+        stop_token_ids: tokens that end the output; they are in its token ids, not in its text.
+        include_stop_str_in_output: keep the stop string, or the text of the stop token.
         ignore_eos: don't end at the model's end tokens.
         skip_special_tokens: leave special tokens out of the text.
     """
@@ -66,8 +72,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         Raises:
             RequestError: names the field, its value and what is allowed.
         """
-        if isinstance(self.stop, str):
-            msgspec.structs.force_setattr(self, "stop", [self.stop])
+        _normalise(self)
         _check_types(self)
         _check_ranges(self)
 
@@ -87,14 +92,38 @@ _NUMBERS = (
     "presence_penalty",
     "frequency_penalty",
 )
+_SWITCHES = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
 
 
 def _refuse(field: str, value: Any, allowed: str) -> RequestError:
-    return RequestError(f"{field}={value!r}: must be {allowed}", param=field)
+    return RequestError(f"{field}={reprlib.repr(value)}: must be {allowed}", param=field)
+
+
+def _normalise(params: SamplingParams) -> None:
+    """Give what may be written in several ways one form; what is wrong is left as it is."""
+    if isinstance(params.stop, str):
+        force_setattr(params, "stop", [params.stop])
+    for name in ("stop", "stop_token_ids"):
+        value = getattr(params, name)
+        if value is None or isinstance(value, tuple | list):
+            force_setattr(params, name, list(value or ()))
+    bias = params.logit_bias
+    if isinstance(bias, dict):
+        keys = (int(k) if isinstance(k, str) and k.isdecimal() else k for k in bias)
+        force_setattr(params, "logit_bias", dict(zip(keys, bias.values(), strict=True)) or None)
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _check_types(params: SamplingParams) -> None:
@@ -105,33 +134,38 @@ def _check_types(params: SamplingParams) -> None:
         if (value := getattr(params, name)) is not None and not _is_int(value):
             raise _refuse(name, value, "an integer or null")
     for name in _NUMBERS:
-        value = getattr(params, name)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if not _is_number(value := getattr(params, name)):
             raise _refuse(name, value, "a finite number")
+    for name in _SWITCHES:
+        if not isinstance(value := getattr(params, name), bool):
+            raise _refuse(name, value, "true or false")
     _check_collections(params)
 
 
 def _check_collections(params: SamplingParams) -> None:
-    if not all(isinstance(s, str) and s for s in params.stop):
-        raise _refuse("stop", params.stop, "non-empty strings")
-    if not all(_is_int(t) and t >= 0 for t in params.stop_token_ids):
-        raise _refuse("stop_token_ids", params.stop_token_ids, "token ids")
-    for token, bias in (params.logit_bias or {}).items():
-        if not _is_int(token) or token < 0 or not math.isfinite(bias) or abs(bias) > 100:
-            raise _refuse("logit_bias", {token: bias}, "token ids with numbers from -100 to 100")
+    stop, token_ids, bias = params.stop, params.stop_token_ids, params.logit_bias
+    if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
+        raise _refuse("stop", stop, "a string or a list of strings, none of them empty")
+    if len(stop) > MAX_STOP_STRINGS or any(len(s) > MAX_STOP_LENGTH for s in stop):
+        allowed = f"at most {MAX_STOP_STRINGS} strings of at most {MAX_STOP_LENGTH} characters"
+        raise _refuse("stop", stop, allowed)
+    if not isinstance(token_ids, list) or not all(_is_int(t) and t >= 0 for t in token_ids):
+        raise _refuse("stop_token_ids", token_ids, "a list of token ids")
+    allowed = "a table from token ids to numbers from -100 to 100"
+    if not isinstance(bias, dict | None):
+        raise _refuse("logit_bias", bias, allowed)
+    for token, number in (bias or {}).items():
+        if not _is_int(token) or token < 0 or not _is_number(number) or abs(number) > 100:
+            raise _refuse("logit_bias", {token: number}, allowed)
 
 
 def _check_ranges(p: SamplingParams) -> None:
     rules = (
         ("n", 1 <= p.n <= 128, "from 1 to 128"),
-        ("max_tokens", p.max_tokens is None or p.max_tokens >= 0, "0 or more, or null"),
-        ("min_tokens", p.min_tokens >= 0, "0 or more"),
+        ("max_tokens", _count_ok(p.max_tokens), f"0 or more (up to {_MAX_COUNT}), or null"),
+        ("min_tokens", _count_ok(p.min_tokens), f"0 or more (up to {_MAX_COUNT})"),
         ("temperature", 0 <= p.temperature <= 100, "from 0 to 100"),
-        ("top_k", p.top_k >= -1, "-1, 0 (both: off) or more"),
+        ("top_k", -1 <= p.top_k <= _MAX_COUNT, f"-1, 0 (both: off) or up to {_MAX_COUNT}"),
         ("top_p", 0 < p.top_p <= 1, "more than 0 and at most 1"),
         ("min_p", 0 <= p.min_p <= 1, "from 0 to 1"),
         ("repetition_penalty", 0 < p.repetition_penalty <= 10, "more than 0 and at most 10"),
@@ -146,6 +180,10 @@ def _check_ranges(p: SamplingParams) -> None:
             raise _refuse(name, getattr(p, name), allowed)
     if p.max_tokens is not None and p.min_tokens > p.max_tokens:
         raise _refuse("min_tokens", p.min_tokens, f"at most max_tokens ({p.max_tokens})")
+
+
+def _count_ok(value: int | None) -> bool:
+    return value is None or 0 <= value <= _MAX_COUNT
 
 
 def _logprobs_ok(value: int | None) -> bool:
