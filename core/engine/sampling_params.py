@@ -145,7 +145,7 @@ def _check_types(params: SamplingParams) -> None:
 def _check_collections(params: SamplingParams) -> None:
     stop, token_ids, bias = params.stop, params.stop_token_ids, params.logit_bias
     if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
-        raise _refuse("stop", stop, "a string or a list of strings, none of them empty")
+        raise _refuse("stop", stop, "a non-empty string or a list of non-empty strings")
     if len(stop) > MAX_STOP_STRINGS or any(len(s) > MAX_STOP_LENGTH for s in stop):
         allowed = f"at most {MAX_STOP_STRINGS} strings of at most {MAX_STOP_LENGTH} characters"
         raise _refuse("stop", stop, allowed)
@@ -165,7 +165,7 @@ def _check_ranges(p: SamplingParams) -> None:
         ("max_tokens", _count_ok(p.max_tokens), f"0 or more (up to {_MAX_COUNT}), or null"),
         ("min_tokens", _count_ok(p.min_tokens), f"0 or more (up to {_MAX_COUNT})"),
         ("temperature", 0 <= p.temperature <= 100, "from 0 to 100"),
-        ("top_k", -1 <= p.top_k <= _MAX_COUNT, f"-1, 0 (both: off) or up to {_MAX_COUNT}"),
+        ("top_k", -1 <= p.top_k <= _MAX_COUNT, f"-1, 0 (both: off) or more (up to {_MAX_COUNT})"),
         ("top_p", 0 < p.top_p <= 1, "more than 0 and at most 1"),
         ("min_p", 0 <= p.min_p <= 1, "from 0 to 1"),
         ("repetition_penalty", 0 < p.repetition_penalty <= 10, "more than 0 and at most 10"),

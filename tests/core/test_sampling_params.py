@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[str, list[Any]]] = {
     "max_tokens": ("0 or more (up to 2147483647), or null", [-1, 2**31]),
     "min_tokens": ("0 or more (up to 2147483647)", [-1, 2**31]),
     "temperature": ("from 0 to 100", [-0.1, 100.1]),
-    "top_k": ("-1, 0 (both: off) or up to 2147483647", [-2, 2**31]),
+    "top_k": ("-1, 0 (both: off) or more (up to 2147483647)", [-2, 2**31]),
     "top_p": ("more than 0 and at most 1", [0, -0.5, 1.0001]),
     "min_p": ("from 0 to 1", [-1e-9, 1.1]),
     "repetition_penalty": ("more than 0 and at most 10", [0, -1, 10.1]),
@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[str, list[Any]]] = {
     "logprobs": ("from 0 to 20, or null", [-1, 21]),
     "prompt_logprobs": ("from 0 to 20, or null", [-1, 21]),
     "stop": (
-        "a string or a list of strings, none of them empty",
+        "a non-empty string or a list of non-empty strings",
         ["", [""], ["x", ""], [1], [None], 5, {"x": 1}],
     ),
     "stop_token_ids": ("a list of token ids", [[-1], ["1"], [1.0], [True], 5, "5", {1: 2}]),
