@@ -34,7 +34,9 @@ SURFACE = {
     "events",
     "facts",
     "forward_context",
+    "graph_compiler",
     "graph_device",
+    "graph_hash",
     "hookspecs",
     "model_folder",
     "models",
@@ -43,6 +45,7 @@ SURFACE = {
     "presets",
     "recording",
     "strategies",
+    "token_range",
     "tracing",
     "weights",
 }

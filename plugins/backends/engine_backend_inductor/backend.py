@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -89,7 +90,7 @@ class InductorBackend(Backend):
         return loaded
 
     def fingerprint(self) -> str:
-        """Add to name and options every setting of inductor, as its environment may change it."""
+        """Add every setting of inductor, which its environment may change, and Triton's version."""
         from torch._functorch import config as functorch_config
         from torch._inductor import config
 
@@ -100,8 +101,16 @@ class InductorBackend(Backend):
                 torch.get_float32_matmul_precision(),
                 torch.are_deterministic_algorithms_enabled(),
                 torch.get_num_threads(),
+                _version("triton"),
             ]
         return f"{super().fingerprint()}/{hashlib.sha256(repr(settings).encode()).hexdigest()}"
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "absent"
 
 
 @contextmanager
