@@ -84,11 +84,20 @@ def _tell(error: EngineError, *, debug: bool) -> int:
     """Print an expected error; a broken plugin's author needs the traceback too."""
     if debug:
         traceback.print_exception(error)
-    elif isinstance(error, BrokenPluginError) and error.__cause__ is not None:
-        traceback.print_exception(error.__cause__)
+    elif isinstance(error, BrokenPluginError):
+        click.echo(_cause(error), nl=False, err=True)
     for line in str(error).splitlines():
         click.echo(f"engine: {line}", err=True)
     return 2
+
+
+def _cause(error: BrokenPluginError) -> str:
+    """Return the traceback of what the plugin raised; empty when the engine found the fault."""
+    if error.__cause__ is not None:
+        return "".join(traceback.format_exception(error.__cause__))
+    # From the engine process only text arrives: the chain, in a note.
+    notes: list[str] = getattr(error, "__notes__", [])
+    return "".join(note for note in notes if note.count("Traceback (most recent") > 1)
 
 
 def _reader_left() -> int:
