@@ -6,17 +6,21 @@ Shapes: T tokens of a step, N rows that need logits, H hidden size, V vocabulary
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 from transformers.initialization import no_init_weights
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from engine.errors import ModelError
 from engine.models import DERIVED, CausalLM, fill
+from engine_model_transformers.conversion import converted
 from engine_model_transformers.interface import SERVING
 from engine_model_transformers.probe import attention_specs, check_tokens_stay_apart, refuse
 from engine_model_transformers.rope import fix_frequencies
@@ -54,10 +58,14 @@ class TransformersCausalLM(CausalLM):
     ) -> None:
         super().__init__()
         # A copy: building writes the attention implementation into the configuration.
+        self._config = config
         config = copy.deepcopy(config)
         model = _make(config, dtype, device)
         self._targets = dict(_checkpoint_tensors(model))
         self._ignored = (*DERIVED, *(model._keys_to_ignore_on_load_unexpected or ()))  # noqa: SLF001 - transformers keeps no public list of tensors that a checkpoint may have for nothing
+        # Files may name tensors otherwise than the module does; transformers knows the pairs.
+        transforms = get_model_conversion_mapping(model)
+        self._renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
         self._prefix, self.body = _take_decoder(model)
         self.head = model
         fix_frequencies(self.body, config)
@@ -83,22 +91,30 @@ class TransformersCausalLM(CausalLM):
             ModelError: a tensor is missing, unknown or of the wrong shape; names it. Or the
                 model's tokens meet outside attention.
         """
-        fill(
-            self._targets,
-            self._named(weights),
-            ignored=self._ignored,
-            remedy="check that both belong to the same model",
-        )
+        fill(self._targets, self._named(weights))
         check_tokens_stay_apart(self.body)
 
     def _named(
         self, weights: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Give tensors of a checkpoint without head the decoder's prefix."""
+        """Yield tensors under the names of this model.
+
+        A checkpoint without head lacks the decoder's prefix. What has no place as it is goes
+        through transformers' conversions at the end.
+        """
+        rest: dict[str, torch.Tensor] = {}
+        filled: set[str] = set()
         for name, tensor in weights:
             prefixed = f"{self._prefix}.{name}"
-            known = name in self._targets or prefixed not in self._targets
-            yield name if known else prefixed, tensor
+            ours = prefixed if name not in self._targets and prefixed in self._targets else name
+            if ours in self._targets:
+                filled.add(ours)
+                yield ours, tensor
+            elif not any(re.search(pattern, name) for pattern in self._ignored):
+                rest[name] = tensor
+        if rest:
+            known = {name: self._targets[name] for name in filled}
+            yield from converted(type(self.head), self._config, known, rest)
 
 
 def _make(config: PretrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import (
     BartConfig,
     BertConfig,
@@ -18,6 +20,7 @@ from transformers import (
     Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
+    MixtralConfig,
     PretrainedConfig,
     T5Config,
 )
@@ -112,6 +115,22 @@ def test_a_checkpoint_without_head_or_with_derived_buffers_fits() -> None:
     assert torch.equal(one.compute_logits(hidden), other.compute_logits(hidden))
     for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_experts_that_a_checkpoint_keeps_apart_are_joined(tmp_path: Path) -> None:
+    config = MixtralConfig(**GATED, num_local_experts=4)
+    reference = random_reference(config, seed=3)
+    reference.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert "model.layers.0.block_sparse_moe.experts.0.w1.weight" in stored
+    model = build(config)
+    model.load_weights(stored.items())
+    same = build_like(TransformersFallback(), reference)
+    for mine, theirs in zip(model.parameters(), same.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    del stored["model.layers.1.self_attn.q_proj.weight"]
+    with pytest.raises(ModelError, match=r"misses model\.layers\.1\.self_attn\.q_proj"):
+        build(config).load_weights(stored.items())
 
 
 @pytest.mark.parametrize(
