@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,15 @@ class SettingOption(click.Option):
             super().__init__(
                 [*flags, field.name.replace(".", "__")], type=SettingText(field), multiple=True
             )
+
+    def spelling(self, arguments: Sequence[str]) -> str:
+        """Return the flag as the user wrote it: the short one when only that was used."""
+        names = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+        if self.field.flag not in names:
+            for short in _EXTRA_FLAGS.get(self.field.name, ()):
+                if any(name.startswith(short) for name in names):
+                    return short
+        return self.field.flag
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         """Return flags and help: what it is, what is installed, environment variable, default."""

@@ -25,6 +25,7 @@ from engine_cli.options import (
 from engine_cli.sources import MODEL_ARGUMENT, command_line_statements, gather
 from engine_cli.state import command_settings, debug_option, state_of
 
+_ARGUMENTS = "engine_cli.arguments"
 _DOTTED = "engine_cli.dotted"
 _HELP_WORD = "engine_cli.help_word"
 
@@ -80,6 +81,7 @@ class SettingsCommand(click.Command):
                 click.echo(self.get_help(ctx))
                 ctx.exit()
         kept, ctx.meta[_DOTTED] = take_dotted(args, self.schema)
+        ctx.meta[_ARGUMENTS] = tuple(kept)
         self._refuse_contradicting_switches(ctx, kept)
         return super().parse_args(ctx, kept)
 
@@ -98,7 +100,7 @@ class SettingsCommand(click.Command):
         Raises:
             ConfigError: a source is unreadable, misspelt or contradicts itself.
         """
-        said = command_line_statements(ctx, ctx.meta[_DOTTED], self.schema)
+        said = command_line_statements(ctx, ctx.meta[_ARGUMENTS], ctx.meta[_DOTTED], self.schema)
         sources = gather(said, os.environ, ctx.params.pop("config"), state_of(ctx))
         settings = {
             param.name

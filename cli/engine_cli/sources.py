@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,9 +94,15 @@ def gather(
 
 
 def command_line_statements(
-    context: click.Context, dotted: Iterable[Dotted], schema: Schema
+    context: click.Context, arguments: Sequence[str], dotted: Iterable[Dotted], schema: Schema
 ) -> Iterator[Statement]:
     """Yield what the parsed flags, the model argument and the dotted flags say.
+
+    Args:
+        context: of the command, with its parsed parameters.
+        arguments: what was parsed, for how things were spelt.
+        dotted: the flags that click doesn't parse.
+        schema: the settings that exist.
 
     Raises:
         ConfigError: the text of a flag has not the form that its type needs.
@@ -110,7 +116,7 @@ def command_line_statements(
         elif isinstance(param, ShortcutOption):
             yield Statement(param.shortcut, value, param.opts[0], param.opts[0])
         elif isinstance(param, SettingOption):
-            yield from _flag_statements(param.field, value)
+            yield from _flag_statements(param.field, param.spelling(arguments), value)
     for spelled, name, text in dotted:
         try:
             value = _dotted_value(schema, name, text)
@@ -119,8 +125,7 @@ def command_line_statements(
         yield Statement(name, value, spelled, spelled)
 
 
-def _flag_statements(field: SettingField, value: Any) -> Iterator[Statement]:
-    flag = field.flag
+def _flag_statements(field: SettingField, flag: str, value: Any) -> Iterator[Statement]:
     if field.is_flag:
         flag = flag if value else f"--no-{flag.removeprefix('--')}"
         yield Statement(field.name, value, flag, flag)

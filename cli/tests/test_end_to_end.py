@@ -38,7 +38,7 @@ def test_generate_prints_the_text_on_standard_output_and_the_rest_beside_it(
     assert head.split() == ["setting", "requested", "effective", "decided", "by", "reason"]
     rows = {line.split()[0]: line for line in table}
     assert "--enforce-eager" in rows["mode"]
-    assert "--model" in rows["model"]
+    assert " -m " in rows["model"]
     assert "load:" in rows
     # Greedy decoding repeats itself, and --quiet changes only what is shown.
     quiet = engine(*arguments, "--quiet")

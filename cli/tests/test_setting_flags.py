@@ -150,7 +150,7 @@ def test_every_kind_of_plugin_that_a_field_names_exists() -> None:
     [
         (["--dtype", "float32", "--dtype", "float16"], ["--dtype=float32", "--dtype=float16"]),
         (["folder", "--model", "other"], ["MODEL=folder", "--model=other"]),
-        (["folder", "-m", "other"], ["MODEL=folder", "--model=other"]),
+        (["folder", "-m", "other"], ["MODEL=folder", "-m=other"]),
         (["--compilation-mode", "a", "-cc.mode=b"], ["--compilation-mode=a", "-cc.mode=b"]),
         (["--enforce-eager", "-cc.mode=b"], ["--enforce-eager: compilation_mode", "-cc.mode=b"]),
         (
@@ -200,7 +200,10 @@ def test_both_forms_of_a_switch_contradict_each_other(sources: Parse) -> None:
 
 @pytest.mark.parametrize("spelling", [["-O3"], ["-O", "3"], ["--optimization-level=3"]])
 def test_the_optimisation_level_has_a_short_form(sources: Parse, spelling: list[str]) -> None:
-    assert merge(sources(*spelling).layers).config.optimization_level == 3
+    settings = merge(sources(*spelling).layers)
+    assert settings.config.optimization_level == 3
+    wanted = "-O" if spelling[0].startswith("-O") else "--optimization-level"
+    assert settings.origins == {"optimization_level": wanted}
 
 
 def test_enforce_eager_is_explicit_and_remembered_by_its_name(
