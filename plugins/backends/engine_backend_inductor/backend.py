@@ -15,10 +15,22 @@ import torch
 from pydantic import BaseModel
 from torch import fx
 
+from engine.errors import ConfigError
 from engine.plugin import Numerics, StartupCost
 from engine.strategies import Backend
-from engine_backend_inductor.bundle import pack, prebuilt_kernels, unpack
+from engine_backend_inductor.bundle import KernelPool, pack, prebuilt_kernels, unpack
 from engine_backend_inductor.options import InductorOptions
+
+_DEFAULTS = {
+    # Every C++ compiler that can compile PyTorch's headers knows these instructions, and the
+    # processor is asked anyway; to find out by experiment takes as long as compiling a model.
+    "cpp.vec_isa_ok": True,
+    # Layouts are settled at trace time; checking them again costs every call microseconds.
+    "size_asserts": False,
+    "alignment_asserts": False,
+    "scalar_asserts": False,
+}
+"""Where this backend differs from inductor's own settings; the user's options win."""
 
 
 class InductorBackend(Backend):
@@ -33,7 +45,8 @@ class InductorBackend(Backend):
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self._patches: dict[str, Any] = self.options.patches
+        self._patches: dict[str, Any] = {**_DEFAULTS, **self.options.patches}
+        self._kernels = KernelPool()
         # The folder of each compiled graph lives as long as the callable.
         self._folders: WeakKeyDictionary[Any, tempfile.TemporaryDirectory[str]] = (
             WeakKeyDictionary()
@@ -45,11 +58,21 @@ class InductorBackend(Backend):
         """Compile a graph; its sizes are those of the example inputs, symbolic ones included."""
         del dynamic
         import torch._inductor as inductor
+        from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
         with self._private_folder() as folder, _shapes_of(example_inputs) as dynamic_shapes:
-            compiled = inductor.standalone_compile(
-                graph, list(example_inputs), dynamic_shapes=dynamic_shapes
-            )
+            self._kernels.offer(Path(folder.name))
+            try:
+                compiled = inductor.standalone_compile(
+                    graph, list(example_inputs), dynamic_shapes=dynamic_shapes
+                )
+            except (CppCompileError, InvalidCxxCompiler) as error:
+                raise ConfigError(
+                    "backend inductor needs a C++ compiler that can compile PyTorch's headers "
+                    f"({str(error).strip().splitlines()[0]}); install g++, name one in CXX, or "
+                    "choose another backend"
+                ) from error
+            self._kernels.collect(Path(folder.name))
         self._folders[compiled] = folder
         return compiled
 
@@ -65,7 +88,7 @@ class InductorBackend(Backend):
 
     def torch_backend(self) -> tuple[str | Callable[..., Any], dict[str, Any]]:
         """Return inductor under its own name, so that torch.compile drives it as it ships."""
-        return "inductor", self._patches
+        return "inductor", self.options.patches
 
     def save(self, compiled: Callable[..., Any]) -> bytes | None:
         """Pack what inductor made, kernels included; None for a graph that it doesn't keep."""

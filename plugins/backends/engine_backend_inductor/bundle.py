@@ -8,7 +8,10 @@ is in it is exactly what belongs to the graph, and that folder is what is kept.
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +19,58 @@ from typing import Any
 from unittest import mock
 
 _NEEDLESS = frozenset({".lock", ".gch"})
+_BINDINGS = "// Python bindings"
+"""Begins what inductor appends to a C++ kernel's source."""
 
 
 def pack(folder: Path) -> bytes:
-    """Return the folder's files as one compressed archive, the same for the same files."""
+    """Return the folder's files as one compressed archive; of kernels, those that are called."""
+    callers = "".join(path.read_text() for path in folder.glob("*/*.py"))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.suffix not in _NEEDLESS:
+            if path.is_file() and path.suffix not in _NEEDLESS and not _is_foreign(path, callers):
                 archive.add(path, str(path.relative_to(folder)))
     return buffer.getvalue()
+
+
+def _is_foreign(path: Path, callers: str) -> bool:
+    """Say whether a file belongs to a kernel that was only offered for reuse."""
+    source = path.with_suffix(".cpp")
+    if path.suffix not in (".cpp", ".so") or not source.exists():
+        return False
+    return source.read_text().partition(_BINDINGS)[0].strip() not in callers
+
+
+class KernelPool:
+    """The C++ kernels that were built so far, offered to each new compilation.
+
+    A model's last layer shares most kernels with the others, though its graph is another one.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="engine-kernels-")
+
+    def offer(self, folder: Path) -> None:
+        """Put the known kernels into a folder."""
+        shutil.copytree(self._folder.name, folder, copy_function=_link, dirs_exist_ok=True)
+
+    def collect(self, folder: Path) -> None:
+        """Remember the kernels of a folder."""
+        for library in folder.glob("*/*.so"):
+            for path in (library, library.with_suffix(".cpp")):
+                known = Path(self._folder.name) / path.relative_to(folder)
+                if path.exists() and not known.exists():
+                    known.parent.mkdir(exist_ok=True)
+                    _link(path, known)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name, or copy it where that can't be done."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def unpack(data: bytes, folder: Path) -> None:
