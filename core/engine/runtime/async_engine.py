@@ -303,7 +303,11 @@ class AsyncEngine:
             await gone.wait()
         finally:
             loop.remove_reader(self._process.sentinel)
-        self._fail_all(f"the engine process ended unexpectedly (exit {self._process.exitcode})")
+        if self._closing:
+            self._fail_all("the engine was shut down")
+        else:
+            code = self._process.exitcode
+            self._fail_all(f"the engine process ended unexpectedly (exit {code})")
 
     def _fail_all(self, reason: str) -> None:
         self._dead.set()
