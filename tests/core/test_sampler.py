@@ -474,3 +474,34 @@ def test_prompt_log_probabilities_are_of_the_given_tokens_for_any_number_of_posi
         assert [rank for _, _, rank in top] == [1, 2]
         assert top[0][1] == pytest.approx(float(row.max()), abs=1e-3)
     assert sampler().prompt_logprobs(logits[:0], [], 2) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_chooses_the_tokens_that_the_cpu_chooses(dtype: torch.dtype) -> None:
+    logits = torch.cat([peaked(12), torch.randn(6, VOCAB)]).to(dtype)
+    logits[4, 9] = math.nan
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0},
+        {"temperature": 0, "logprobs": 5, "repetition_penalty": 1.3, "prompt": [3, 4, 5]},
+        {"top_p": 0.9, "logit_bias": {7: 3.0}, "presence_penalty": 0.5},
+        {"top_k": 20, "ends": [1, 2], "min_tokens": 30},
+        {"min_p": 0.05, "logprobs": 0},
+        {},
+    ]
+    seeded = [{"seed": index, **kinds[index % len(kinds)]} for index in range(len(logits))]
+    cpu_rows, gpu_rows = ([sequence(**params) for params in seeded] for _ in range(2))
+    on_cpu, on_gpu = sampler(), Sampler(VOCAB, "cuda", 0)
+    for _ in range(20):
+        expected = on_cpu.sample(logits, cpu_rows)
+        got = on_gpu.sample(logits.cuda(), gpu_rows)
+        for one, other in zip(expected, got, strict=True):
+            assert other.error == one.error
+            assert one.error or other.token_id == one.token_id
+            for near, far in zip(one.logprobs or (), other.logprobs or (), strict=True):
+                assert (far.token_id, far.rank) == (near.token_id, near.rank)
+                assert far.logprob == pytest.approx(near.logprob, abs=1e-4)
+        for row, other_row, token in zip(cpu_rows, gpu_rows, expected, strict=True):
+            row.append(token.token_id)
+            other_row.append(token.token_id)
+    assert on_gpu.prompt_logprobs(logits[:3].cuda(), [1, 2, 3], 2)[0][0].token_id == 1
