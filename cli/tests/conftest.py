@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from engine_cli.main import main
 from engine_cli.settings_command import SettingsCommand
 from engine_cli.sources import Sources
 from engine_cli.state import State
-
-SCRIPT = "import sys; from engine_cli.main import main; sys.exit(main())"
 
 
 @dataclass
@@ -44,23 +41,6 @@ def engine(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         code = main(args)
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err)
-
-    return run
-
-
-@pytest.fixture
-def engine_process() -> Callable[..., Outcome]:
-    """Run the command line as a user does: in a process of its own."""
-
-    def run(*args: str, **options: Any) -> Outcome:
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, *args],
-            capture_output=True,
-            text=True,
-            check=False,
-            **options,
-        )
-        return Outcome(done.returncode, done.stdout, done.stderr)
 
     return run
 

@@ -118,7 +118,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     assert done.returncode == 1
 
 
-def test_nothing_is_looked_up_on_a_hub(engine_process: Engine) -> None:
+def test_nothing_is_looked_up_on_a_hub() -> None:
     code = (
         "import os; os.environ.pop('HF_HUB_OFFLINE', None)\n"
         "from engine_cli.main import main; main(['--version'])\n"
