@@ -159,9 +159,13 @@ class AsyncEngine:
         try:
             process.start()
             child_pipe.close()
-            tokenizer = asyncio.create_task(asyncio.to_thread(_tokenizer, settings))
-            ready = await asyncio.to_thread(_await_ready, pipe, on_event)
-            return cls(ready, await tokenizer, process, receiver, sender, folder)
+            # Whatever fails first is told at once; a missing model is found here long before
+            # the other process has imported torch.
+            ready, tokenizer = await asyncio.gather(
+                asyncio.to_thread(_await_ready, pipe, on_event),
+                asyncio.to_thread(_tokenizer, settings),
+            )
+            return cls(ready, tokenizer, process, receiver, sender, folder)
         except BaseException:
             if process.pid is not None:
                 process.kill()
