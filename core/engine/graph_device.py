@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from engine.strategies import ModelCall
+
 
 class RecordedGraph(Protocol):
     """One recorded graph."""
@@ -50,6 +52,16 @@ class GraphDevice(Protocol):
         """Return a tensor over the same memory that doesn't keep it from being reused.
 
         What a replay needs between its segments must not pin the pool for all other shapes.
+        """
+        ...
+
+    def adopt(self, call: ModelCall, *, compiled: bool) -> ModelCall:
+        """Return the form of a model's callable that this device can record (on CUDA, itself).
+
+        Args:
+            call: what a compile strategy made.
+            compiled: whether a backend had a part in it, so that not all it does is visible as
+                operators.
         """
         ...
 

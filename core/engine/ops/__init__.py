@@ -4,16 +4,26 @@ from engine.ops.activation import silu_and_mul
 from engine.ops.attention import attention
 from engine.ops.break_ops import break_op, is_break_op, known_break_ops
 from engine.ops.norm import rms_norm
+from engine.ops.recordable import (
+    OperatorWatch,
+    declare_recordable,
+    is_recordable,
+    unrecordable,
+)
 from engine.ops.rotary import apply_rotary, rotary_at, rotary_table
 
 __all__ = [
+    "OperatorWatch",
     "apply_rotary",
     "attention",
     "break_op",
+    "declare_recordable",
     "is_break_op",
+    "is_recordable",
     "known_break_ops",
     "rms_norm",
     "rotary_at",
     "rotary_table",
     "silu_and_mul",
+    "unrecordable",
 ]

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+from engine.strategies import ModelCall
+
 
 class CudaGraphDevice:
     """Records CUDA graphs into one private pool, on one side stream."""
@@ -50,6 +52,11 @@ class CudaGraphDevice:
     def alias(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a view of the tensor's memory that doesn't own it."""
         return torch.as_tensor(_Address(tensor), device=tensor.device).view(tensor.dtype)
+
+    def adopt(self, call: ModelCall, *, compiled: bool) -> ModelCall:
+        """Return the callable: whatever it launches on the stream is recorded."""
+        del compiled
+        return call
 
     def memory(self) -> int:
         """Return the bytes of the pool's segments."""

@@ -23,9 +23,14 @@ def detect_device(
     if requested == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     recorder = None if graph_device == "auto" else graph_device
+    if recorder not in (None, "simulated", "cuda"):
+        raise ConfigError(f"graph_device={recorder!r}: unknown; choose auto, cuda or simulated")
     if kind == "cpu":
         if recorder == "cuda":
-            raise ConfigError("graph_device='cuda': device cpu has none; use --device cuda")
+            raise ConfigError(
+                "graph_device='cuda': device cpu has none; use --device cuda, or --graph-device "
+                "simulated to test graph modes"
+            )
         count = threads or len(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return DeviceFacts("cpu", total_memory=memory, graph_device=recorder, num_threads=count)
@@ -34,6 +39,11 @@ def detect_device(
             raise ConfigError(
                 "device='cuda': torch sees no CUDA device; use --device cpu, or install a CUDA "
                 "build of torch and a driver"
+            )
+        if recorder == "simulated":
+            raise ConfigError(
+                "graph_device='simulated': it records CPU operators only; use --device cpu, or "
+                "leave it out for real graphs"
             )
         properties = torch.cuda.get_device_properties(0)
         return DeviceFacts(
@@ -59,4 +69,8 @@ def make_graph_device(name: str | None) -> GraphDevice | None:
         from engine.runtime.cuda_graphs import CudaGraphDevice
 
         return CudaGraphDevice()
-    raise ConfigError(f"graph_device={name!r}: unknown; choose auto or cuda")
+    if name == "simulated":
+        from engine.runtime.simulated_graphs import SimulatedGraphDevice
+
+        return SimulatedGraphDevice()
+    raise ConfigError(f"graph_device={name!r}: unknown; choose auto, cuda or simulated")

@@ -115,10 +115,15 @@ class ModelRunner:
         chosen = self._config.compilation_config
         assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
         with self._events.phase("capture"), torch.inference_mode():
+            device, compiled = make_graph_device(self._graph_device), self._compiled
+            if device is not None:
+                visible = not self._strategies.compiler.USES_BACKEND
+                call = device.adopt(compiled.call, compiled=not visible)
+                compiled = replace(compiled, call=call)
             self._strategies.graphs.prepare(
                 GraphJob(
-                    compiled=self._compiled,
-                    device=make_graph_device(self._graph_device),
+                    compiled=compiled,
+                    device=device,
                     sizes=self._capture_sizes(),
                     max_num_seqs=self._config.max_num_seqs,
                     graph_support=self._strategies.attention.GRAPH_SUPPORT,
