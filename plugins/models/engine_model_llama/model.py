@@ -79,7 +79,8 @@ class Attention(nn.Module):
         rotated = apply_rotary(rotated, cos, sin)
         query, key, value = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
         mixed = attention(query, key, value, self._layer)
-        return self.output(mixed.view(-1, self._queries))  # type: ignore[no-any-return]
+        projected: torch.Tensor = self.output(mixed.view(-1, self._queries))
+        return projected
 
     def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each checkpoint tensor's name and what it fills."""
@@ -116,7 +117,9 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """Return [T, H] from x [T, H]; cos and sin are [T, 1, D]."""
         x = x + self.attention(self.input_norm(x), cos, sin)
-        return x + self.down(self._activation(self.gate_up(self.mlp_norm(x))))  # type: ignore[no-any-return]
+        inner = self._activation(self.gate_up(self.mlp_norm(x)))
+        added: torch.Tensor = self.down(inner)
+        return x + added
 
     def checkpoint_tensors(self, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each checkpoint tensor's name and what it fills."""
@@ -160,7 +163,8 @@ class Llama(CausalLM):
         cos, sin = rotary_at(self.rotary, positions)
         for layer in self.layers:
             x = layer(x, cos, sin)
-        return self.norm(x)  # type: ignore[no-any-return]
+        hidden: torch.Tensor = self.norm(x)
+        return hidden
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return logits [N, V] from hidden [N, H]."""

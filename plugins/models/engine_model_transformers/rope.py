@@ -30,19 +30,20 @@ def fix_frequencies(body: nn.Module, config: PretrainedConfig) -> None:
     Raises:
         ModelError: the frequencies differ by layer type and by length.
     """
+    module: Any
     for module in body.modules():
-        kind: Any = getattr(module, "rope_type", None)
+        kind = getattr(module, "rope_type", None)
         if isinstance(kind, dict):
             if "longrope" in kind.values():
                 raise ModelError(
                     "config.json: rope_parameters has longrope for one type of layers, which "
                     "isn't supported beside others."
                 )
-            module.rope_type = dict.fromkeys(kind, "default")  # type: ignore[assignment]
+            module.rope_type = dict.fromkeys(kind, "default")
         elif isinstance(kind, str) and kind != "default":
             if kind == "longrope":
                 _settle_longrope(module, config)
-            module.rope_type = "default"  # type: ignore[assignment]
+            module.rope_type = "default"
 
 
 def _settle_longrope(module: nn.Module, config: Any) -> None:
