@@ -92,7 +92,8 @@ def _local(
     with llm:
 
         def answer(messages: list[Message]) -> Iterator[str]:
-            yield llm.chat(messages, params, progress=False)[0].outputs[0].text
+            for news in llm.stream_chat(messages, params):
+                yield from (output.text for output in news.outputs)
 
         yield answer
 

@@ -378,9 +378,14 @@ class _Resolver:
         )
         self.changes["max_num_batched_tokens"] = effective
         for field in sorted(self.origins):
-            if "." not in field and all(r.setting != field for r in self.records):
-                value = getattr(config, field, None)
-                self._record(field, value, value, self.origins[field], "asked for")
+            if any(record.setting == field for record in self.records):
+                continue
+            group, _, key = field.partition(".")
+            value = getattr(config, group, None)
+            if key and not isinstance(value, dict):
+                continue
+            value = value.get(key) if isinstance(value, dict) and key else value
+            self._record(field, value, value, self.origins[field], "asked for")
 
 
 def _option_problems(field: str, error: ValidationError) -> str:

@@ -316,6 +316,11 @@ def test_every_explicit_setting_has_a_record_that_names_who_said_it() -> None:
     assert resolution["seed"].decided_by == "ENGINE_SEED"
 
 
+def test_an_explicit_value_inside_a_mapping_has_a_record_of_its_own() -> None:
+    record = run(hf_overrides={"rope_theta": 5.0})["hf_overrides.rope_theta"]
+    assert (record.requested, record.effective, record.decided_by) == ("5.0", "5.0", "request")
+
+
 def test_resolution_is_pure_and_repeats_itself() -> None:
     assert run(GPU) == run(GPU)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, RequestError
 from engine.events import Event
-from engine.request import RequestOutput
+from engine.request import EngineRequest, RequestOutput
 from engine.runtime.engine_core import EngineCore
 from engine.runtime.frontend import Frontend
 from engine.runtime.output_processor import OutputProcessor
@@ -20,6 +20,8 @@ from engine.settings import Settings, as_settings
 
 Prompt = str | list[int]
 Message = dict[str, Any]
+_Checked = tuple[str | None, list[int], SamplingParams]
+"""A prompt's text (if it came as text), its ids and its parameters."""
 
 
 class LLM:
@@ -102,16 +104,52 @@ class LLM:
         Raises:
             RequestError: a prompt or parameter is invalid; nothing was started.
         """
-        if not self._open:
-            raise RequestError("this LLM was closed")
         several = _as_list(prompts)
         params = _as_params(sampling_params, len(several))
-        checked = []
-        for prompt, one in zip(several, params, strict=True):
-            text, ids = self._frontend.encode(prompt)
-            self._frontend.check(ids, one)
-            checked.append((text, ids, one))
+        checked = [self._check(prompt, one) for prompt, one in zip(several, params, strict=True)]
         return self._run(checked, progress=progress)
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """Continue one prompt and yield what is new as it comes.
+
+        Leaving the iteration early ends the request.
+
+        Raises:
+            RequestError: the prompt or a parameter is invalid; nothing was started.
+        """
+        return self._stream(self._check(prompt, sampling_params or SamplingParams()))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        **template_args: Any,
+    ) -> Iterator[RequestOutput]:
+        """Answer one conversation and yield what is new as it comes; otherwise as `chat`."""
+        return self.stream(self._render(list(messages), template_args), sampling_params)
+
+    def _check(self, prompt: Prompt, params: SamplingParams) -> _Checked:
+        if not self._open:
+            raise RequestError("this LLM was closed")
+        text, ids = self._frontend.encode(prompt)
+        self._frontend.check(ids, params)
+        return text, ids, params
+
+    def _stream(self, checked: _Checked) -> Iterator[RequestOutput]:
+        request_id, children = self._expand(checked)
+        waiting = children[::-1]
+        finished = False
+        try:
+            while not finished:
+                self._feed(waiting)
+                for result in self._step(delta=True):
+                    finished = result.finished
+                    yield result
+        finally:
+            if not finished:
+                self._abort(request_id)
 
     def chat(
         self,
@@ -155,43 +193,46 @@ class LLM:
         # The template writes the special tokens itself.
         return list(tokenizer(text, add_special_tokens=False).input_ids)
 
-    def _run(
-        self, checked: list[tuple[str | None, list[int], SamplingParams]], *, progress: bool
-    ) -> list[RequestOutput]:
+    def _run(self, checked: list[_Checked], *, progress: bool) -> list[RequestOutput]:
         order: dict[str, RequestOutput | None] = {}
-        waiting = []
-        for text, ids, params in checked:
-            request_id = f"llm-{next(self._ids)}"
+        waiting: list[EngineRequest] = []
+        for one in checked:
+            request_id, children = self._expand(one)
             order[request_id] = None
-            waiting.extend(
-                self._outputs.expand(
-                    request_id, text, ids, params, list(self._frontend.end_token_ids)
-                )
-            )
+            waiting += children
         waiting.reverse()
         try:
             with progress_bar("generate", len(checked), enabled=progress) as advance:
                 while waiting or self._core.has_work:
                     self._feed(waiting)
-                    for result in self._step():
+                    for result in self._step(delta=False):
                         order[result.request_id] = result
                         if result.finished:
                             advance(1)
         except BaseException:
             for request_id in order:
-                for child in self._outputs.abort(request_id):
-                    self._core.abort(child)
+                self._abort(request_id)
             raise
         return [result for result in order.values() if result is not None]
 
-    def _feed(self, waiting: list[Any]) -> None:
+    def _expand(self, checked: _Checked) -> tuple[str, list[EngineRequest]]:
+        text, ids, params = checked
+        request_id = f"llm-{next(self._ids)}"
+        ends = list(self._frontend.end_token_ids)
+        return request_id, self._outputs.expand(request_id, text, ids, params, ends)
+
+    def _abort(self, request_id: str) -> None:
+        for child in self._outputs.abort(request_id):
+            self._core.abort(child)
+
+    def _feed(self, waiting: list[EngineRequest]) -> None:
         """Hand over as many sequences as the bounded queue takes."""
         limit = self._core.resolution.config.max_queue
         while waiting and self._core.num_waiting < limit:
             self._core.add(waiting.pop())
 
-    def _step(self) -> Iterable[RequestOutput]:
-        results, aborts = self._outputs.process(self._core.step(), delta=False)
+    def _step(self, *, delta: bool) -> list[RequestOutput]:
+        results, aborts = self._outputs.process(self._core.step(), delta=delta)
         for request_id in aborts:
             self._core.abort(request_id)
         return results
