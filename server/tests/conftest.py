@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Self
@@ -18,12 +18,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerFast
 
+from engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError, EngineError, QueueFullError
 from engine.request import CompletionOutput, EngineStats, Logprob, RequestOutput
 from engine.resolution import Record, Resolution
 from engine.runtime.frontend import Frontend
 from engine.sampling_params import SamplingParams
+from engine.testing.tiny import write_tiny_model
 from engine_server.app import build_app
 from engine_server.config import ServerConfig
 from engine_server.state import ServerState
@@ -252,14 +254,24 @@ class ScriptedEngine:
 class RunningServer:
     """The application behind a real socket, in a thread of its own."""
 
-    def __init__(self, engine: ScriptedEngine | None, config: ServerConfig) -> None:
-        self.engine, self.config = engine, config
+    def __init__(
+        self,
+        engine: ScriptedEngine | None,
+        config: ServerConfig,
+        *,
+        start: Callable[[], Awaitable[Any]] | None = None,
+    ) -> None:
+        """Take an engine, none yet, or the function that starts one in the server's loop."""
+        self.engine: Any = engine
+        self.config, self.start = config, start
         self.ready = threading.Event()
         self.thread = threading.Thread(target=lambda: asyncio.run(self._main()))
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.state = ServerState(self.config)
+        if self.start is not None:
+            self.engine = await self.start()
         if self.engine is not None:
             self.state.ready(self.engine)
         self.http = uvicorn.Server(
@@ -285,7 +297,7 @@ class RunningServer:
 
     def __enter__(self) -> Self:
         self.thread.start()
-        assert self.ready.wait(20)
+        assert self.ready.wait(60)
         self.client = httpx.Client(base_url=self.url, timeout=20)
         return self
 
@@ -320,6 +332,18 @@ class RunningServer:
         asyncio.run_coroutine_threadsafe(poll(), self.loop).result(10)
 
 
+@pytest.fixture(scope="module")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server on the real engine, which runs a tiny random model in its own process."""
+    model = write_tiny_model(tmp_path_factory.mktemp("model"), max_model_len=MAX_MODEL_LEN)
+    config = EngineConfig(
+        model=str(model), optimization_level=0, device="cpu", threads=1, num_kv_blocks=400
+    )
+    names = ServerConfig(served_model_name=("tiny",))
+    with RunningServer(None, names, start=lambda: AsyncEngine.start(config)) as server:
+        yield server
+
+
 StartServer = Callable[..., RunningServer]
 
 
@@ -350,7 +374,6 @@ def shared_server() -> Iterator[RunningServer]:
 @pytest.fixture
 def server(shared_server: RunningServer) -> RunningServer:
     """A server whose engine answers with a text of its own for each prompt."""
-    assert shared_server.engine is not None
     shared_server.engine.submitted.clear()
     return shared_server
 
