@@ -74,7 +74,8 @@ def transformers_runner(llm: LLM) -> Callable[[Prompts, int], list[list[int]]]:
                 min_new_tokens=new,
                 do_sample=False,
             )
-        return made[:, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
+        tokens: list[list[int]] = made[:, ids.shape[1] :].tolist()
+        return tokens
 
     return run
 

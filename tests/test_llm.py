@@ -92,7 +92,7 @@ def test_bad_requests_are_refused_before_anything_runs(
     llm: LLM, prompts: object, params: object, message: str
 ) -> None:
     with pytest.raises(RequestError, match=message):
-        llm.generate(prompts, params)  # type: ignore[arg-type]
+        llm.generate(prompts, params)  # type: ignore[arg-type]  # wrong on purpose
     assert llm.generate("still fine", GREEDY)[0].finished
 
 
@@ -131,7 +131,7 @@ def test_a_step_that_fails_ends_its_requests_and_leaves_the_engine_usable(
             calls.append(step)
             if len(calls) == 3:
                 raise MemoryError("planted")
-            return real(step)  # type: ignore[arg-type]
+            return real(step)  # type: ignore[arg-type]  # as it came
 
         monkeypatch.setattr(runner, "run", run)
         failed = engine.generate("x", GREEDY)[0]

@@ -22,9 +22,9 @@ class Sampled(Protocol):
     @property
     def token_id(self) -> int: ...  # noqa: D102 - described above
     @property
-    def logprobs(self) -> PositionLogprobs | None: ...  # noqa: D102
+    def logprobs(self) -> PositionLogprobs | None: ...  # noqa: D102 - likewise
     @property
-    def prompt_logprobs(self) -> list[PositionLogprobs] | None: ...  # noqa: D102
+    def prompt_logprobs(self) -> list[PositionLogprobs] | None: ...  # noqa: D102 - likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,6 @@ class StepBuffers:
             block_size=self.block_size,
             host_query_start=self._query_start.host[: live + 1],  # type: ignore[arg-type]  # int32
             host_seq_lens=self._seq_lens.host[:live],  # type: ignore[arg-type]  # by construction
-            host_block_tables=self._tables.host[:live],  # type: ignore[arg-type]
+            host_block_tables=self._tables.host[:live],  # type: ignore[arg-type]  # likewise
         )
         return inputs, attention
