@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,20 @@ def wordpiece() -> PreTrainedTokenizerFast:
     return fast_tokenizer(backend)
 
 
+def with_a_token_without_text() -> PreTrainedTokenizerFast:
+    words = ["@@", "▁the", "▁cat", "s"]
+    backend = Tokenizer(models.BPE(vocab={w: i for i, w in enumerate(words)}, merges=[]))
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("@@", ""),
+            decoders.Replace("▁", " "),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return fast_tokenizer(backend)
+
+
 def no_decoder() -> PreTrainedTokenizerFast:
     return fast_tokenizer(
         Tokenizer(models.WordLevel({w: i for i, w in enumerate(["[UNK]", "the", "cat"])}, "[UNK]"))
@@ -57,6 +72,7 @@ MAKERS: list[Callable[[], PreTrainedTokenizerFast]] = [
     sentencepiece_tokenizer,
     metaspace,
     wordpiece,
+    with_a_token_without_text,
     no_decoder,
 ]
 
@@ -65,6 +81,9 @@ MAKERS: list[Callable[[], PreTrainedTokenizerFast]] = [
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
     made: PreTrainedTokenizerFast = request.param()
     return made
+
+
+made_once = functools.cache(lambda make: make())
 
 
 def pieces(stream: TextStream, ids: list[int]) -> list[str]:
@@ -90,6 +109,17 @@ def test_joined_pieces_are_the_decoded_whole(
     ids = data.draw(some_ids(tokenizer))
     stream = Detokenizer(tokenizer).stream(skip_special_tokens=skip)
     assert "".join(pieces(stream, ids)) == tokenizer.decode(ids, skip_special_tokens=skip)
+
+
+@many
+@given(data=st.data(), make=st.sampled_from([byte_level_tokenizer, wrapped_byte_level]))
+def test_broken_and_whole_characters_may_follow_each_other(
+    data: st.DataObject, make: Callable[[], PreTrainedTokenizerFast]
+) -> None:
+    made = made_once(make)
+    spelled = "âĤ¬ðŁ¦Ģÿa"  # the bytes of a euro sign and of an emoji, an invalid one, a letter
+    ids = data.draw(st.lists(st.sampled_from([id_of(made, char) for char in spelled]), max_size=60))
+    assert "".join(pieces(Detokenizer(made).stream(), ids)) == made.decode(ids)
 
 
 @many

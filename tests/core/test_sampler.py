@@ -356,6 +356,19 @@ def test_a_forgotten_request_leaves_nothing_behind() -> None:
         shared.forget("never seen")
 
 
+def test_a_new_request_with_the_id_of_one_that_was_never_forgotten_is_its_own() -> None:
+    shared, logits = sampler(), torch.zeros(VOCAB)
+    logits[7], logits[8] = 2.0, 1.5
+    old = sequence(temperature=0, prompt=[7], repetition_penalty=2.0)
+    assert shared.sample(logits[None], [old])[0].token_id == 8
+    request = EngineRequest(
+        request_id=old.request.request_id,
+        prompt_token_ids=[1],
+        params=old.request.params,
+    )
+    assert shared.sample(logits[None], [Sequence(request)])[0].token_id == 7
+
+
 def test_end_and_stop_tokens_are_forbidden_until_min_tokens() -> None:
     logits = torch.zeros(VOCAB)
     logits[10], logits[20], logits[30], logits[40] = 50.0, 40.0, 30.0, 20.0
