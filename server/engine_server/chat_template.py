@@ -12,7 +12,6 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 
 from engine_server.chat_request import Message, TemplateFields
-from engine_server.errors import ApiError
 from engine_server.request_fields import invalid
 
 
@@ -28,12 +27,7 @@ def render_chat(tokenizer: Any, messages: list[Message], fields: TemplateFields)
         ApiError: the model has no chat template, or the template refuses the conversation.
     """
     if tokenizer is None or not tokenizer.chat_template:
-        raise ApiError(
-            400,
-            "messages: this model has no chat template; use /v1/completions",
-            param="messages",
-            code="invalid_value",
-        )
+        raise invalid("messages", "this model has no chat template; use /v1/completions")
     extra = fields.chat_template_kwargs or {}
     _check_extra(tokenizer, extra)
     last = bool(fields.continue_final_message)

@@ -38,7 +38,6 @@ class ChunkWriter(ABC):
 
     Args:
         job: what is answered.
-        head: the members of every chunk, as a JSON object.
     """
 
     BEFORE_TEXT: bytes

@@ -113,6 +113,8 @@ class Lifecycle:
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._signalled)
         http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        # It ends by itself only when it fails; then there is nothing left to do here either.
+        http.add_done_callback(lambda _: self._stop.set())
         try:
             engine = await self._start()
             if engine is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
-from engine_server.errors import ApiError
+from engine_server.errors import ApiError, from_engine
 from engine_server.field_rules import Integer, Number, Refused
 from engine_server.request_body import TAG, Body
 
@@ -179,11 +179,9 @@ def sampling_params(
             **given, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
         )
     except RequestError as error:
-        from engine_server.errors import from_engine
-
         raise from_engine(error, spelling) from None
 
 
-def invalid(param: str, why: str, code: Literal["invalid_value"] = "invalid_value") -> ApiError:
+def invalid(param: str, why: str) -> ApiError:
     """Return the refusal of one parameter."""
-    return ApiError(400, f"{param}: {why}", param=param, code=code)
+    return ApiError(400, f"{param}: {why}", param=param, code="invalid_value")
