@@ -97,6 +97,9 @@ class CompiledModel:
     call: ModelCall
     report: CompileReport
     capturable: bool = True
+    watchable: bool = False
+    """Whether a dispatch mode may be in force while it runs, so that operators can be watched.
+    Not where Dynamo's guards are checked: they fail then, and PyTorch falls back to Python."""
 
 
 class CompileStrategy(Plugin):
@@ -126,7 +129,8 @@ class Decision:
     """How one step will be executed.
 
     Attributes:
-        kind: the strategy's own label (`eager`, `full`, `piecewise`, …), for counters and logs.
+        kind: the strategy's own label (`full`, `piecewise`, …), for counters and logs; `eager`
+            when the strategy doesn't record such batches.
         padded: the shape that the inputs are padded to; the live shape when nothing is recorded.
         reason: why the step isn't replayed from a graph; empty when it is.
     """
@@ -156,6 +160,9 @@ class GraphJob:
     dummy_batch: DummyBatch
     make: Callable[[str], GraphStrategy]
     """Builds another installed graph strategy by name, for strategies that compose."""
+    unknown_ops: tuple[str, ...] = ()
+    """Operators that the model calls outside of break ops and that nobody vouches for
+    (`engine.ops.is_recordable`). They must not be recorded blindly."""
 
 
 class GraphStrategy(Plugin):
@@ -182,7 +189,8 @@ class GraphStrategy(Plugin):
         if cls.NEEDS_GRAPHS and facts.device.graph_device is None:
             return Refusal(
                 f"device {facts.device.type} can't record graphs",
-                "choose a graph mode that records nothing, or a device with graphs",
+                "choose a graph mode that records nothing, or a device with graphs "
+                "(--graph-device simulated tests graph modes without one)",
             )
         if cls.NEEDS_GRAPHS and not facts.capturable:
             return Refusal(

@@ -2,12 +2,13 @@
 
 from engine.ops.activation import silu_and_mul
 from engine.ops.attention import attention
-from engine.ops.break_ops import break_op, is_break_op, known_break_ops
+from engine.ops.break_ops import break_op, is_break_op, known_break_ops, written_arguments
 from engine.ops.norm import rms_norm
 from engine.ops.recordable import (
     OperatorWatch,
     declare_recordable,
     is_recordable,
+    needs_values,
     unrecordable,
 )
 from engine.ops.rotary import apply_rotary, rotary_at, rotary_table
@@ -21,9 +22,11 @@ __all__ = [
     "is_break_op",
     "is_recordable",
     "known_break_ops",
+    "needs_values",
     "rms_norm",
     "rotary_at",
     "rotary_table",
     "silu_and_mul",
     "unrecordable",
+    "written_arguments",
 ]

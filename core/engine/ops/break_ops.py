@@ -78,3 +78,11 @@ def is_break_op(target: Any) -> bool:
     """Say whether an FX node's target (an operator overload or packet) is a break op."""
     packet = getattr(target, "overloadpacket", target)
     return bool(getattr(packet, _TAG, False))
+
+
+def written_arguments(name: str, count: int) -> tuple[bool, ...]:
+    """Say of each of the first `count` arguments of an operator whether it is written."""
+    namespace, _, plain = name.partition("::")
+    schema = getattr(getattr(torch.ops, namespace), plain).default._schema  # noqa: SLF001 - no public way
+    infos = [argument.alias_info for argument in schema.arguments[:count]]
+    return tuple(info is not None and info.is_write for info in infos)

@@ -34,13 +34,19 @@ def is_recordable(op: OpOverload) -> bool:
 
     One that waits for the device, or whose result has a shape that depends on values, may not.
     """
-    name = op.name().partition(".")[0]
-    if _UNSAFE.intersection(op.tags) and name not in _SAFE_WITH_INDICES:
+    if needs_values(op):
         return False
+    name = op.name().partition(".")[0]
     return op.namespace in _NAMESPACES or name in _declared or is_break_op(op)
 
 
-_UNSAFE = frozenset(
+def needs_values(op: OpOverload) -> bool:
+    """Say whether an operator is known to look at values on the host, so no graph can hold it."""
+    name = op.name().partition(".")[0]
+    return bool(_NEEDS_VALUES.intersection(op.tags)) and name not in _SAFE_WITH_INDICES
+
+
+_NEEDS_VALUES = frozenset(
     {
         torch.Tag.cudagraph_unsafe,
         torch.Tag.data_dependent_output,
@@ -49,7 +55,7 @@ _UNSAFE = frozenset(
 )
 
 _SAFE_WITH_INDICES = frozenset({"aten::index", "aten::repeat_interleave"})
-"""Marked as unsafe for what they do with a mask; with indices (or a given size) they are fine."""
+"""Marked for what they do with a mask; with indices (or a given size) they are fine."""
 
 
 class OperatorWatch(TorchDispatchMode):
@@ -81,7 +87,7 @@ class OperatorWatch(TorchDispatchMode):
 def unrecordable(func: Any) -> str:
     """Say why an operator may not be recorded, and what to do."""
     name = func.name() if hasattr(func, "name") else str(func)
-    if isinstance(func, OpOverload) and _UNSAFE.intersection(func.tags):
+    if isinstance(func, OpOverload) and needs_values(func):
         return (
             f"operator {name} waits for the device or makes a shape from values, which a recorded "
             "graph can't; keep it out of the model's forward pass"

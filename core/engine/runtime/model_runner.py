@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from engine.config import EngineConfig
 from engine.events import EventBus, StepRan
 from engine.forward_context import ForwardContext, forward_context
 from engine.models import CausalLM
-from engine.ops import known_break_ops
+from engine.ops import OperatorWatch, known_break_ops
+from engine.recording import mixed_shape
 from engine.request import PositionLogprobs
 from engine.runtime.assembly import Strategies
 from engine.runtime.devices import make_graph_device
@@ -64,6 +66,7 @@ class ModelRunner:
             max_blocks=max_blocks,
             block_size=config.block_size,
             device=self._device,
+            debug=config.compilation_config.debug_graphs,
         )
         self._caches: list[torch.Tensor] = []
         self._compiled: CompiledModel | None = None
@@ -116,10 +119,11 @@ class ModelRunner:
         assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
         with self._events.phase("capture"), torch.inference_mode():
             device, compiled = make_graph_device(self._graph_device), self._compiled
+            unknown: tuple[str, ...] = ()
             if device is not None:
-                visible = not self._strategies.compiler.USES_BACKEND
-                call = device.adopt(compiled.call, compiled=not visible)
-                compiled = replace(compiled, call=call)
+                made = self._strategies.compiler.USES_BACKEND
+                compiled = replace(compiled, call=device.adopt(compiled.call, compiled=made))
+                unknown = self._unknown_operators()
             self._strategies.graphs.prepare(
                 GraphJob(
                     compiled=compiled,
@@ -134,8 +138,24 @@ class ModelRunner:
                     events=self._events,
                     dummy_batch=self.dummy_batch,
                     make=self._strategies.make_graphs,
+                    unknown_ops=unknown,
                 )
             )
+
+    def _unknown_operators(self) -> tuple[str, ...]:
+        """Return the operators of the model that nobody vouches for.
+
+        Seen by running the plain model once: compiled code can't be watched in every mode.
+        """
+        names: set[str] = set()
+
+        def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            names.add(func.name().partition(".")[0])
+            return func(*args, **kwargs)
+
+        with self.dummy_batch(mixed_shape(1, 1)) as inputs, OperatorWatch(note):
+            self._model(inputs.input_ids, inputs.positions)
+        return tuple(sorted(names))
 
     def _capture_sizes(self) -> tuple[int, ...]:
         return tuple(sorted(self._config.compilation_config.cudagraph_capture_sizes or ()))

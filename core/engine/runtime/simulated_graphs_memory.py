@@ -132,7 +132,7 @@ class Address:
             RuntimeError: its memory was freed or moved since the recording.
         """
         # What torch.multiprocessing goes back from a weak reference by; there is no public way.
-        storage = torch.UntypedStorage._new_with_weak_ptr(self._weak.cdata)  # noqa: SLF001
+        storage = torch.UntypedStorage._new_with_weak_ptr(self._weak.cdata)  # noqa: SLF001 - as said
         if storage is None or storage.data_ptr() != self._at:
             fate = "freed" if storage is None else "moved"
             raise RuntimeError(

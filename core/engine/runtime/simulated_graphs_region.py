@@ -18,6 +18,7 @@ import torch
 
 from engine.batch import BatchShape
 from engine.forward_context import ForwardContext, forward_context
+from engine.ops import written_arguments
 from engine.runtime.simulated_graphs_memory import Address, Pool
 from engine.strategies import ModelCall
 
@@ -86,7 +87,7 @@ class Region:
     def enter(self, op: str, args: tuple[Any, ...]) -> Stop:
         """Note a break op; its tensors get recorded addresses, poisoned until a replay."""
         placed = tuple(self._place(value) for value in args)
-        self.stops.append(Stop(op, placed, _written(op, len(args))))
+        self.stops.append(Stop(op, placed, written_arguments(op, len(args))))
         return self.stops[-1]
 
     def leave(self, result: torch.Tensor) -> torch.Tensor:
@@ -122,13 +123,6 @@ class Region:
                     f"{list(self.result.shape)}"
                 )
             self.result.copy_(result)
-
-
-def _written(op: str, count: int) -> tuple[bool, ...]:
-    namespace, _, name = op.partition("::")
-    schema = getattr(getattr(torch.ops, namespace), name).default._schema  # noqa: SLF001
-    infos = [argument.alias_info for argument in schema.arguments[:count]]
-    return tuple(info is not None and info.is_write for info in infos)
 
 
 @dataclass

@@ -32,6 +32,12 @@ class _Mirror:
         moved = pinned if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
         return cls(pinned.numpy(), pinned, moved)
 
+    def poison(self) -> None:
+        """Fill both sides with what no index survives unnoticed."""
+        self.pinned.fill_(torch.iinfo(self.pinned.dtype).max)
+        if self.device is not self.pinned:
+            self.device.copy_(self.pinned)
+
     def send(self, rows: int) -> None:
         """Copy the first rows to the device."""
         if self.device is not self.pinned:
@@ -47,6 +53,7 @@ class StepBuffers:
         max_blocks: columns of the block tables.
         block_size: tokens in a KV block.
         device: where the model runs.
+        debug: poison everything before each step, so that what a step forgets to write shows.
     """
 
     def __init__(
@@ -57,8 +64,10 @@ class StepBuffers:
         max_blocks: int,
         block_size: int,
         device: torch.device,
+        debug: bool = False,
     ) -> None:
         self.block_size = block_size
+        self._debug = debug
         self.max_num_tokens = max_num_tokens
         self.max_num_seqs = max_num_seqs
         self._ids = _Mirror.make((max_num_tokens,), torch.int64, device)
@@ -72,6 +81,8 @@ class StepBuffers:
         self, rows: tuple[Row, ...], shape: BatchShape, padded: BatchShape
     ) -> tuple[ModelInputs, AttentionInputs]:
         """Write a step's inputs and return views of the padded shape."""
+        if self._debug:
+            self._poison()
         starts, lens, tables = self._query_start.host, self._seq_lens.host, self._tables.host
         ids, positions, slots = self._ids.host, self._positions.host, self._slots.host
         start = 0
@@ -98,6 +109,8 @@ class StepBuffers:
 
     def fill_dummy(self, shape: BatchShape) -> tuple[ModelInputs, AttentionInputs]:
         """Write inputs of a batch that touches no KV block: every slot is -1."""
+        if self._debug:
+            self._poison()
         counts = [shape.num_tokens // shape.num_reqs] * shape.num_reqs
         counts[-1] += shape.num_tokens - sum(counts)
         starts = self._query_start.host
@@ -111,6 +124,11 @@ class StepBuffers:
         self._positions.host[: shape.num_tokens] = positions
         self._slots.host[: shape.num_tokens] = -1
         return self._views(shape, shape)
+
+    def _poison(self) -> None:
+        inputs = self._ids, self._positions, self._slots
+        for mirror in (*inputs, self._query_start, self._seq_lens, self._tables):
+            mirror.poison()
 
     def _reset_padding(self, live: int, total: int, padded: BatchShape) -> None:
         tokens, reqs = padded.num_tokens, padded.num_reqs

@@ -14,4 +14,4 @@ class NoCompile(CompileStrategy):
 
     def compile(self, job: CompileJob) -> CompiledModel:
         """Return the module itself."""
-        return CompiledModel(call=job.model, report=CompileReport())
+        return CompiledModel(call=job.model, report=CompileReport(), watchable=True)

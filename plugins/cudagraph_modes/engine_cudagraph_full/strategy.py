@@ -6,7 +6,8 @@ import torch
 
 from engine.batch import BatchShape
 from engine.facts import GraphSupport
-from engine.recording import RecordingStrategy, Replay, mixed_shape
+from engine.forward_context import current
+from engine.recording import Probe, RecordingStrategy, Replay, mixed_shape
 from engine.strategies import GraphJob, ModelInputs
 
 
@@ -27,16 +28,22 @@ class Full(RecordingStrategy):
         return tuple(sorted(planned, key=lambda s: (-s.num_tokens, s.uniform_decode)))
 
     def record(self, inputs: ModelInputs) -> Replay:
-        """Record the pass as one graph."""
+        """Record the pass as one graph; when debugging, with copies at the break ops."""
+        context, probe = current(), Probe()
         self.device.begin()
-        hidden = self.call(inputs)
+        if self.job.debug:
+            context.recorder = probe
+        try:
+            hidden = self.call(inputs)
+        finally:
+            context.recorder = None
         graph = self.device.end()
         if graph is None:
             raise RuntimeError("the step launched nothing that could be recorded")
         kept = self.device.alias(hidden)
 
-        def replay() -> torch.Tensor:
+        def run() -> torch.Tensor:
             graph.replay()
             return kept
 
-        return replay
+        return Replay(run, tuple(probe.checkpoints))

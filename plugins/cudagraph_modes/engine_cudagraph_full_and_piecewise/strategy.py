@@ -25,8 +25,8 @@ class FullAndPiecewise(GraphStrategy):
 
     def plan(self, job: GraphJob) -> tuple[BatchShape, ...]:
         """Plan what both plan."""
-        decode, rest = job.make("full_decode_only"), job.make("piecewise")
-        return (*decode.plan(job), *rest.plan(job))
+        rest, decode = job.make("piecewise"), job.make("full_decode_only")
+        return (*rest.plan(job), *decode.plan(job))
 
     def prepare(self, job: GraphJob) -> None:
         """Prepare both; the pieces first, whose activations are the larger ones."""
@@ -37,7 +37,8 @@ class FullAndPiecewise(GraphStrategy):
     def dispatch(self, shape: BatchShape) -> Decision:
         """Ask the decode strategy first; what it doesn't record goes to the other."""
         decision = self._decode.dispatch(shape)
-        return self._rest.dispatch(shape) if decision.reason else decision
+        # A shape that is yet to be recorded is the decode strategy's, too.
+        return decision if decision.kind in self._decode.KINDS else self._rest.dispatch(shape)
 
     def run(self, decision: Decision, inputs: ModelInputs) -> torch.Tensor:
         """Run with the strategy that decided."""
