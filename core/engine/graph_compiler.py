@@ -5,7 +5,7 @@ Public: compile strategies decide what the graphs are; what happens to one is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from engine.artifacts import artifact_key
+from engine.batch import BatchShape
 from engine.environment import environment_factors
 from engine.errors import ModelError
 from engine.events import CompiledUnit
@@ -21,7 +22,7 @@ from engine.graph_hash import graph_hash
 from engine.token_range import Shapes, TokenRange
 
 if TYPE_CHECKING:
-    from engine.strategies import CompileJob, CompileReport
+    from engine.strategies import CompileJob, CompileReport, ModelCall
 
 
 @contextmanager
@@ -32,6 +33,29 @@ def timed(report: CompileReport, phase: str) -> Iterator[None]:
         yield
     finally:
         report.seconds[phase] = report.seconds.get(phase, 0.0) + perf_counter() - start
+
+
+def dispatch(steps: Sequence[tuple[TokenRange, ModelCall]]) -> ModelCall:
+    """Return one callable that looks its step up by the number of tokens; the first range wins."""
+    if len(steps) == 1:
+        return steps[0][1]
+    table: list[Any] = [None] * (max(tokens.high for tokens, _ in steps) + 1)
+    for tokens, step in reversed(steps):
+        table[tokens.low : tokens.high + 1] = [step] * (tokens.high - tokens.low + 1)
+
+    def run(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = table[input_ids.shape[0]](input_ids, positions)
+        return hidden
+
+    return run
+
+
+def warm_up(job: CompileJob, steps: Sequence[tuple[TokenRange, ModelCall]]) -> None:
+    """Run each step once, on its smallest batch: what loads lazily is then loaded."""
+    for tokens, step in steps:
+        shape = BatchShape(tokens.low, 1, tokens.low, uniform_decode=False)
+        with job.dummy_batch(shape) as inputs:
+            step(inputs.input_ids, inputs.positions)
 
 
 class GraphCompiler:

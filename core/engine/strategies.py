@@ -251,13 +251,13 @@ class Backend(Plugin):
             dynamic: keep symbolic sizes symbolic; otherwise specialise for the example's sizes.
         """
 
-    def torch_backend(self) -> tuple[str | Callable[..., Any], dict[str, Any]]:
-        """Return what `torch.compile` takes as `backend`, and the options that go with it.
+    def torch_backend(self) -> Callable[..., Any]:
+        """Return what `torch.compile` takes as `backend`: `(graph, inputs) -> callable`.
 
-        A backend that PyTorch knows by name returns the name, so that PyTorch drives it the way
+        A backend that PyTorch drives in a way of its own returns that, so that it works there as
         it ships; others are handed each graph that Dynamo finds.
         """
-        return lambda graph, inputs: self.compile(graph, inputs, dynamic=True), {}
+        return lambda graph, inputs: self.compile(graph, inputs, dynamic=True)
 
     def save(self, compiled: Callable[..., Any]) -> bytes | None:
         """Serialise what `compile` returned, or None when it can't be."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,6 @@ from engine.errors import ModelError
 from engine.token_range import TokenRange, broken_assumptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from engine.models import CausalLM
     from engine.strategies import ModelCall
 
@@ -104,20 +101,27 @@ def trace_model(model: CausalLM, max_num_tokens: int, device: torch.device) -> T
     ids, positions = (
         torch.zeros(min(_EXAMPLE_TOKENS, high), dtype=torch.int64, device=device) for _ in range(2)
     )
-    # Without 0/1 specialisation, a branch on "one token" is a guard and not a silent constant.
-    with _private_entry(model) as entry, shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # added by torch's config machinery
-        for tensor in (ids, positions):
-            mark_dynamic(tensor, 0)
-        compiled = torch.compile(
-            entry,
-            fullgraph=True,
-            backend=capture,
-            options={"guard_filter_fn": lambda guards: [False] * len(guards)},
-        )
-        try:
+    for tensor in (ids, positions):
+        mark_dynamic(tensor, 0)
+
+    def call(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return model(input_ids, positions)  # type: ignore[no-any-return]  # nn.Module's __call__
+
+    entry = with_own_code(call, "model_trace")
+    compiled = torch.compile(
+        entry,
+        fullgraph=True,
+        backend=capture,
+        options={"guard_filter_fn": lambda guards: [False] * len(guards)},
+    )
+    try:
+        # Without 0/1 specialisation, a branch on "one token" is a guard, not a silent constant.
+        with shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # added by torch's config machinery
             compiled(ids, positions)
-        except (TorchDynamoException, ConstraintViolationError) as error:
-            raise ModelError(_refusal(model, capture.refusal or _reason(error))) from error
+    except (TorchDynamoException, ConstraintViolationError) as error:
+        raise ModelError(_refusal(model, capture.refusal or _reason(error))) from error
+    finally:
+        forget(entry)
     return _describe(*capture.take())
 
 
@@ -158,23 +162,19 @@ def _is_branch(guard: Any) -> bool:
     return "_dynamo/variables" in str(getattr(location, "filename", "_dynamo/variables"))
 
 
-@contextmanager
-def _private_entry(model: CausalLM) -> Iterator[Callable[..., torch.Tensor]]:
-    """Yield a function with a code object of its own.
+def with_own_code(function: Callable[..., Any], name: str) -> types.FunctionType:
+    """Return a copy of a Python function that has a code object of its own.
 
-    Dynamo caches by code object. With the guards gone, two models of one class that shared it
-    would run each other's graph.
+    Dynamo caches by code object: two models of one class that shared it would see each other's
+    compilations, and with guards gone run each other's graph. `forget` what isn't needed any more.
     """
+    code = function.__code__.replace(co_name=name)
+    return types.FunctionType(code, function.__globals__, name, None, function.__closure__)
 
-    def call(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return model(input_ids, positions)  # type: ignore[no-any-return]  # nn.Module's __call__
 
-    code = call.__code__.replace(co_name="model_trace")
-    entry = types.FunctionType(code, call.__globals__, "model_trace", None, call.__closure__)
-    try:
-        yield entry
-    finally:
-        reset_code(code)
+def forget(entry: types.FunctionType) -> None:
+    """Drop what Dynamo keeps for a function of `with_own_code`."""
+    reset_code(entry.__code__)
 
 
 def _describe(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Traced:

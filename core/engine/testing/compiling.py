@@ -141,12 +141,13 @@ def compile_job(
     on_event: Callable[[Event], None] | None = None,
 ) -> CompileJob:
     """Return what the core would give a compile strategy, for a model on the CPU."""
+    # Static buffers, made outside inference mode as the runner's are: PyTorch guards on that.
+    ids, positions = torch.zeros(max_num_tokens, dtype=torch.int64), torch.arange(max_num_tokens)
 
     @contextmanager
     def dummy_batch(shape: BatchShape) -> Iterator[ModelInputs]:
         with one_request(model, shape):
-            ids = torch.zeros(shape.num_tokens, dtype=torch.int64)
-            yield ModelInputs(ids, torch.arange(shape.num_tokens))
+            yield ModelInputs(ids[: shape.num_tokens], positions[: shape.num_tokens])
 
     events = EventBus()
     if on_event is not None:
@@ -175,6 +176,7 @@ def run_step(call: ModelCall, model: CausalLM, num_tokens: int, *, seed: int = 0
     """
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, 50, (num_tokens,), generator=generator)
+    positions = torch.arange(num_tokens)
     shape = BatchShape(num_tokens, 1, num_tokens, uniform_decode=False)
     with torch.inference_mode(), one_request(model, shape):
-        return call(ids, torch.arange(num_tokens)).clone()
+        return call(ids, positions).clone()

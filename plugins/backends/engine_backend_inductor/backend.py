@@ -86,9 +86,16 @@ class InductorBackend(Backend):
         with temporary_cache_dir(folder.name), config.patch(self._patches):
             yield folder
 
-    def torch_backend(self) -> tuple[str | Callable[..., Any], dict[str, Any]]:
-        """Return inductor under its own name, so that torch.compile drives it as it ships."""
-        return "inductor", self.options.patches
+    def torch_backend(self) -> Callable[..., Any]:
+        """Return inductor as torch.compile drives it, with the user's settings and no others."""
+
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            from torch._inductor.compile_fx import compile_fx
+
+            compiled: Any = compile_fx(graph, inputs, config_patches=self.options.patches)
+            return compiled  # type: ignore[no-any-return]  # its type lists what others ask for
+
+        return compile_graph
 
     def save(self, compiled: Callable[..., Any]) -> bytes | None:
         """Pack what inductor made, kernels included; None for a graph that it doesn't keep."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from time import perf_counter
-
-from engine.batch import BatchShape
-from engine.events import CompiledUnit
+from engine.events import PhaseAdvanced
+from engine.graph_compiler import GraphCompiler, dispatch, timed, warm_up
 from engine.plugin import Numerics, StartupCost
 from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy
+from engine.token_range import plan_ranges
 from engine.tracing import trace_model
 
 
@@ -21,21 +20,22 @@ class TraceOnce(CompileStrategy):
     SUMMARY = "trace the whole model once, compile it once, never look at a guard again"
     NUMERICS = Numerics.TOLERANCE
     STARTUP_COST = StartupCost.MINUTES
+    SETTINGS = frozenset({"compile_sizes", "compile_ranges", "passes", "cache_dir"})
 
     def compile(self, job: CompileJob) -> CompiledModel:
-        """Trace, compile for all token counts, and bind the parameters."""
-        start = perf_counter()
-        count = min(8, job.max_num_tokens)
-        with job.dummy_batch(BatchShape(count, 1, count, uniform_decode=False)) as inputs:
-            traced = trace_model(job.model, inputs, job.max_num_tokens)
-            middle = perf_counter()
-            compiled = job.backend.compile(traced.graph, traced.example_inputs, dynamic=True)
-        end = perf_counter()
-        job.events.emit(CompiledUnit("model", end - middle))
+        """Trace, compile the graph for every range, and bind the parameters."""
+        ranges = plan_ranges(job.max_num_tokens, job.ranges, job.exact_sizes)
         report = CompileReport(
-            pieces=1,
-            ranges=(job.max_num_tokens,),
-            cache_misses=1,
-            seconds={"trace": middle - start, "compile": end - middle},
+            pieces=1, unique_pieces=1, ranges=tuple(tokens.high for tokens in ranges)
         )
-        return CompiledModel(traced.bind(compiled), report, capturable=job.backend.CAPTURABLE)
+        with timed(report, "trace"):
+            traced = trace_model(job.model, job.max_num_tokens, job.device)
+        compiler = GraphCompiler(job, self.fingerprint(), report)
+        steps = []
+        for done, tokens in enumerate(ranges, 1):
+            call = compiler.compile("model", traced.graph, tokens)
+            steps.append((tokens, traced.bind(call)))
+            job.events.emit(PhaseAdvanced("compile", done, len(ranges), f"{tokens} tokens"))
+        with timed(report, "warm-up"):
+            warm_up(job, steps)
+        return CompiledModel(dispatch(steps), report, capturable=job.backend.CAPTURABLE)

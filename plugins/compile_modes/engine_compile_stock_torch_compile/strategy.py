@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from types import CodeType, FunctionType
-from typing import Any
-
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import nn
 
 from engine.batch import BatchShape
-from engine.events import CompiledUnit, EventBus
 from engine.plugin import Numerics, StartupCost
-from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy, ModelCall
-
-logger = logging.getLogger(__name__)
+from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy
+from engine.tracing import forget, with_own_code
+from engine_compile_stock_torch_compile.watch import Watch
 
 
 class StockOptions(BaseModel):
@@ -32,8 +26,8 @@ class StockOptions(BaseModel):
 class StockTorchCompile(CompileStrategy):
     """PyTorch's own pipeline: guards, recompiles and graph breaks are PyTorch's business.
 
-    Compilations are counted through the backend, so that one that happens while serving is
-    reported as late.
+    Every compilation passes through a watched backend, so that one that happens while serving is
+    reported as late, with the guard that failed.
     """
 
     NAME = "stock_torch_compile"
@@ -41,36 +35,42 @@ class StockTorchCompile(CompileStrategy):
     NUMERICS = Numerics.TOLERANCE
     STARTUP_COST = StartupCost.MINUTES
     OPTIONS = StockOptions
-
-    _code: CodeType | None = None
+    SETTINGS = frozenset({"compile_sizes"})
 
     def compile(self, job: CompileJob) -> CompiledModel:
         """Compile by running the shapes that serving is known to need."""
-        call, watch = self._wrap(job)
-        sizes = sorted({1, 2, *job.sizes, job.max_num_tokens} & set(range(job.max_num_tokens + 1)))
-        for size in reversed(sizes):
-            with job.dummy_batch(BatchShape(size, 1, size, uniform_decode=False)) as inputs:
-                call(inputs.input_ids, inputs.positions)
-        watch.ready = True
-        report = CompileReport(
-            pieces=watch.count, cache_misses=watch.count, seconds={"compile": watch.seconds}
-        )
-        return CompiledModel(call, report, capturable=job.backend.CAPTURABLE)
+        model, watch = job.model, Watch(job.events)
 
-    def _wrap(self, job: CompileJob) -> tuple[ModelCall, _Watch]:
-        backend, options = job.backend.torch_backend()
-        watch = _Watch(job.events)
-        entry = _own_code(job.model)
-        self._code = entry.__code__
+        def call_model(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            if not torch.compiler.is_compiling():
+                watch.left_uncompiled(input_ids.shape[0])
+            return model(input_ids, positions)  # type: ignore[no-any-return]  # nn.Module's __call__
+
+        self._entry = with_own_code(call_model, "model_step")
         compiled = torch.compile(
-            entry,
-            backend=watch.around(backend, options),
+            self._entry,
+            backend=watch.backend(job.backend.torch_backend()),
             fullgraph=self.options.fullgraph,
             dynamic=self.options.dynamic,
         )
-        return compiled, watch
+        call = watch.step(compiled)
+        wanted = {1, 2, *job.sizes, *job.exact_sizes, job.max_num_tokens}
+        # A dynamic trace is best made at a large size, where nothing is 1 by chance.
+        for size in sorted(wanted & set(range(1, job.max_num_tokens + 1)), reverse=True):
+            shape = BatchShape(size, 1, size, uniform_decode=False)
+            # The mode that serving runs in: it is one of PyTorch's guards.
+            with torch.inference_mode(), job.dummy_batch(shape) as inputs:
+                call(inputs.input_ids, inputs.positions)
+        watch.ready = True
+        report = CompileReport(
+            pieces=watch.count,
+            unique_pieces=watch.count,
+            cache_misses=watch.count,
+            seconds={"compile": watch.seconds},
+        )
+        return CompiledModel(call, report, capturable=job.backend.CAPTURABLE)
 
     def close(self) -> None:
-        """Forget what Dynamo keeps for this engine's entry function."""
-        if self._code is not None:
-            torch._dynamo.reset_code(self._code)
+        """Drop what Dynamo keeps for this engine's entry function."""
+        if (entry := self.__dict__.pop("_entry", None)) is not None:
+            forget(entry)

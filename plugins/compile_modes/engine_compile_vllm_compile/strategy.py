@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from engine.batch import BatchShape
 from engine.events import PhaseAdvanced
-from engine.graph_compiler import GraphCompiler, timed
+from engine.graph_compiler import GraphCompiler, dispatch, timed, warm_up
 from engine.graph_hash import graph_hash
 from engine.plugin import Numerics, StartupCost
-from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy, ModelCall
+from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy
 from engine.token_range import TokenRange, plan_ranges
 from engine.tracing import Traced, trace_model
 from engine_compile_vllm_compile.break_ops import break_op_name, check_break_ops
@@ -52,8 +49,8 @@ class PiecewiseCompile(CompileStrategy):
         report.pieces, report.unique_pieces = compiler.pieces, compiler.unique_pieces
         steps = [(tokens, stitcher.stitch(compiler.compile(tokens))) for tokens in ranges]
         with timed(report, "warm-up"):
-            _warm_up(job, steps)
-        return CompiledModel(_dispatch(steps), report, capturable=job.backend.CAPTURABLE)
+            warm_up(job, steps)
+        return CompiledModel(dispatch(steps), report, capturable=job.backend.CAPTURABLE)
 
 
 class _PieceCompiler:
@@ -98,27 +95,3 @@ def _stitcher(traced: Traced, pieces: list[Piece]) -> Stitcher:
         if node not in inputs
     }
     return Stitcher(pieces, inputs, constants, traced.result)
-
-
-def _warm_up(job: CompileJob, steps: list[tuple[TokenRange, ModelCall]]) -> None:
-    """Run each variant once, on its smallest batch: what loads lazily is then loaded."""
-    for tokens, step in steps:
-        shape = BatchShape(tokens.low, 1, tokens.low, uniform_decode=False)
-        with job.dummy_batch(shape) as inputs:
-            step(inputs.input_ids, inputs.positions)
-
-
-def _dispatch(steps: list[tuple[TokenRange, ModelCall]]) -> ModelCall:
-    """Return one callable that looks its step up by the number of tokens."""
-    if len(steps) == 1:
-        return steps[0][1]
-    table: list[Any] = [None] * (max(tokens.high for tokens, _ in steps) + 1)
-    # Single numbers are listed first and win.
-    for tokens, step in reversed(steps):
-        table[tokens.low : tokens.high + 1] = [step] * (tokens.high - tokens.low + 1)
-
-    def run(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = table[input_ids.shape[0]](input_ids, positions)
-        return hidden
-
-    return run
