@@ -1,8 +1,7 @@
-"""The sampler: what is chosen, in which order it is decided, and that rows don't disturb rows."""
+"""The sampler: what is drawn, that draws repeat, and that rows don't disturb rows."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections import Counter
@@ -11,47 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.request import EngineRequest, PositionLogprobs
 from engine.runtime.counter_rng import child_seed, derive, uniforms
 from engine.runtime.sampler import SampledToken, Sampler
 from engine.runtime.sequence import Sequence
 from engine.sampling_params import SamplingParams
-
-VOCAB = 700
-_numbers = itertools.count()
-
-
-def sequence(
-    *,
-    prompt: list[int] | None = None,
-    output: list[int] | None = None,
-    ends: Any = (),
-    **params: Any,
-) -> Sequence:
-    """A sequence with a fresh id, as the scheduler would hold it."""
-    request = EngineRequest(
-        request_id=f"request-{next(_numbers)}",
-        prompt_token_ids=prompt or [1],
-        params=SamplingParams(max_tokens=None, **params),
-        end_token_ids=list(ends),
-    )
-    made = Sequence(request)
-    for token in output or ():
-        made.append(token)
-    return made
-
-
-def sampler(seed: int = 0) -> Sampler:
-    return Sampler(VOCAB, torch.device("cpu"), seed)
-
-
-def sample_one(logits: torch.Tensor, one: Sequence) -> SampledToken:
-    return sampler().sample(logits[None], [one])[0]
-
-
-def peaked(*shape: int) -> torch.Tensor:
-    """Logits as models give them: a few likely tokens and a long tail."""
-    return torch.randn(*shape, VOCAB) * 4
+from engine.testing.sampling import VOCAB_SIZE, peaked, sample_one, sampler, sequence
 
 
 def kept_by_hand(logits: torch.Tensor, params: SamplingParams) -> list[int]:
@@ -106,7 +69,7 @@ def test_the_drawn_token_is_the_inverse_transform_of_what_the_filters_keep(
     filters: dict[str, Any], spread: float
 ) -> None:
     params = {"temperature": random.uniform(0.3, 2.0), "seed": random.getrandbits(40), **filters}
-    logits = torch.randn(6, VOCAB) * spread
+    logits = torch.randn(6, VOCAB_SIZE) * spread
     rows = [sequence(**params, output=[3] * i) for i in range(6)]
     keys = [derive(int(params["seed"]), 0)] * 6
     numbers = uniforms(keys, list(range(6))).tolist()
@@ -133,10 +96,10 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "filters", [{"top_k": 5}, {"top_p": 5 / VOCAB}, {"top_k": 5, "min_p": 1.0}]
+    "filters", [{"top_k": 5}, {"top_p": 5 / VOCAB_SIZE}, {"top_k": 5, "min_p": 1.0}]
 )
 def test_among_equal_tokens_the_lowest_ids_stay(filters: dict[str, Any]) -> None:
-    logits = torch.zeros(300, VOCAB)
+    logits = torch.zeros(300, VOCAB_SIZE)
     rows = [sequence(seed=i, **filters) for i in range(300)]
     assert {token.token_id for token in sampler().sample(logits, rows)} == {0, 1, 2, 3, 4}
 
@@ -181,8 +144,8 @@ def test_logits_beyond_the_vocabulary_are_left_out() -> None:
     logits = torch.cat([peaked(2), torch.full((2, 36), 1e4)], dim=1)
     rows = [sequence(temperature=0, logprobs=3), sequence(seed=1)]
     for token in sampler().sample(logits, rows):
-        assert token.token_id < VOCAB
-        assert all(entry.token_id < VOCAB for entry in token.logprobs or [])
+        assert token.token_id < VOCAB_SIZE
+        assert all(entry.token_id < VOCAB_SIZE for entry in token.logprobs or [])
 
 
 # Seeds
@@ -205,7 +168,7 @@ def test_a_seeded_request_repeats_whatever_runs_beside_it(
     filters: dict[str, Any], spread: float
 ) -> None:
     seed = random.getrandbits(63)
-    logits = (torch.randn(12, VOCAB) * spread).bfloat16().float()
+    logits = (torch.randn(12, VOCAB_SIZE) * spread).bfloat16().float()
 
     def own() -> Sequence:
         return sequence(seed=seed, **filters)
@@ -235,7 +198,7 @@ def test_a_preempted_sequence_draws_and_penalises_as_if_it_had_not_been() -> Non
 
 
 def test_unseeded_requests_differ_from_each_other_and_repeat_with_the_engine_seed() -> None:
-    logits = torch.zeros(40, VOCAB)
+    logits = torch.zeros(40, VOCAB_SIZE)
     first = [t.token_id for t in sampler(1).sample(logits, [sequence() for _ in range(40)])]
     again = [t.token_id for t in sampler(1).sample(logits, [sequence() for _ in range(40)])]
     other = [t.token_id for t in sampler(2).sample(logits, [sequence() for _ in range(40)])]
@@ -266,134 +229,6 @@ def test_uniform_numbers_are_uniform_and_uncorrelated_along_the_sequence_and_acr
         assert abs(float(neighbours)) < 0.1
 
 
-# Bias, penalties, forbidden tokens
-
-
-def adjusted_by_hand(logits: torch.Tensor, one: Sequence) -> torch.Tensor:
-    params, result = one.request.params, logits.double().clone()
-    for token, bias in (params.logit_bias or {}).items():
-        result[token] += bias
-    for token in set(one.token_ids):
-        if params.repetition_penalty != 1:
-            penalty = params.repetition_penalty
-            result[token] = (
-                result[token] / penalty if result[token] > 0 else result[token] * penalty
-            )
-    for token, count in Counter(one.output_token_ids).items():
-        result[token] -= params.presence_penalty + params.frequency_penalty * count
-    return result
-
-
-def test_bias_and_penalties_give_the_log_probabilities_of_their_definitions() -> None:
-    shared = sampler()
-    rows = [
-        sequence(
-            prompt=random.choices(range(VOCAB), k=80),
-            temperature=0,
-            logprobs=20,
-            repetition_penalty=random.choice([1.0, 0.7, 1.4]),
-            presence_penalty=random.choice([0.0, random.uniform(-2, 2)]),
-            frequency_penalty=random.choice([0.0, random.uniform(-2, 2)]),
-            logit_bias={random.randrange(VOCAB): random.uniform(-9, 9) for _ in range(5)},
-        )
-        for _ in range(6)
-    ]
-    for _ in range(90):  # more different tokens than the counts have room for at first
-        logits = torch.randn(len(rows), VOCAB)
-        sampled = shared.sample(logits, rows)
-        for row, one, token in zip(logits, rows, sampled, strict=True):
-            expected = adjusted_by_hand(row, one).log_softmax(-1)
-            assert token.logprobs is not None
-            for entry in token.logprobs:
-                assert entry.logprob == pytest.approx(float(expected[entry.token_id]), abs=1e-4)
-            one.append(token.token_id)
-
-
-def test_presence_and_frequency_count_the_output_only_and_repetition_the_prompt_too() -> None:
-    logits = torch.zeros(VOCAB)
-    logits[7], logits[8] = 2.0, 1.5
-    cases: list[tuple[dict[str, Any], int]] = [
-        ({"presence_penalty": 2.0}, 7),
-        ({"frequency_penalty": 2.0}, 7),
-        ({"repetition_penalty": 2.0}, 8),
-    ]
-    for penalty, expected in cases:
-        assert (
-            sample_one(logits, sequence(prompt=[7], temperature=0, **penalty)).token_id == expected
-        )
-    assert (
-        sample_one(logits, sequence(output=[7], temperature=0, presence_penalty=1.0)).token_id == 8
-    )
-
-
-def test_rows_without_penalties_are_not_touched_by_rows_that_have_them() -> None:
-    logits = peaked(3)
-    plain = [t.token_id for t in sampler().sample(logits, [sequence(temperature=0)] * 3)]
-    rows = [
-        sequence(temperature=0),
-        sequence(temperature=0, prompt=list(range(VOCAB)), repetition_penalty=10.0),
-        sequence(temperature=0),
-    ]
-    got = [t.token_id for t in sampler().sample(logits, rows)]
-    assert (got[0], got[2]) == (plain[0], plain[2])
-
-
-def test_a_forgotten_request_leaves_nothing_behind() -> None:
-    shared, logits = sampler(), peaked()
-    for _ in range(3):
-        first = sequence(temperature=0, presence_penalty=2.0, output=[5] * 4)
-        fresh = sequence(temperature=0, presence_penalty=2.0)
-        reused = EngineRequest(
-            request_id=first.request.request_id,
-            prompt_token_ids=[1],
-            params=fresh.request.params,
-        )
-        shared.sample(logits[None], [first])
-        shared.forget(first.request.request_id)
-        assert shared.sample(logits[None], [Sequence(reused)]) == shared.sample(
-            logits[None], [fresh]
-        )
-        shared.forget("never seen")
-
-
-def test_a_new_request_with_the_id_of_one_that_was_never_forgotten_is_its_own() -> None:
-    shared, logits = sampler(), torch.zeros(VOCAB)
-    logits[7], logits[8] = 2.0, 1.5
-    old = sequence(temperature=0, prompt=[7], repetition_penalty=2.0)
-    assert shared.sample(logits[None], [old])[0].token_id == 8
-    request = EngineRequest(
-        request_id=old.request.request_id,
-        prompt_token_ids=[1],
-        params=old.request.params,
-    )
-    assert shared.sample(logits[None], [Sequence(request)])[0].token_id == 7
-
-
-def test_end_and_stop_tokens_are_forbidden_until_min_tokens() -> None:
-    logits = torch.zeros(VOCAB)
-    logits[10], logits[20], logits[30], logits[40] = 50.0, 40.0, 30.0, 20.0
-    params: dict[str, Any] = {
-        "temperature": 0,
-        "min_tokens": 2,
-        "stop_token_ids": [20],
-        "logit_bias": {10: 100.0},  # no bias brings a forbidden token back
-    }
-    one = sequence(ends=[10, VOCAB + 5], logprobs=3, **params)
-    for expected in (30, 30, 10):
-        token = sample_one(logits, one)
-        assert token.token_id == expected
-        one.append(token.token_id)
-    ignoring = sequence(ends=[10], ignore_eos=True, **params)
-    assert sample_one(logits, ignoring).token_id == 10
-
-
-def test_a_drawn_token_is_never_a_forbidden_one() -> None:
-    logits = torch.zeros(200, VOCAB)
-    ends = list(range(1, VOCAB))
-    rows = [sequence(ends=ends, min_tokens=1, top_p=random.choice([0.5, 1.0])) for _ in range(200)]
-    assert {t.token_id for t in sampler().sample(logits, rows)} == {0}
-
-
 # Numbers that break samplers
 
 
@@ -409,7 +244,7 @@ def test_a_row_without_a_choice_is_an_error_of_that_row_alone(
     if poison == -math.inf:
         logits[1] = poison
     else:
-        logits[1, random.randrange(VOCAB)] = poison
+        logits[1, random.randrange(VOCAB_SIZE)] = poison
     for params in ({}, {"temperature": 0, "logprobs": 5}, {"top_k": 3, "repetition_penalty": 1.1}):
         rows = [sequence(**beside), sequence(**params), sequence(**beside)]
         got = sampler().sample(logits, rows)
@@ -417,82 +252,26 @@ def test_a_row_without_a_choice_is_an_error_of_that_row_alone(
         assert got[2] == healthy[2]
         assert got[1].logprobs is None
         assert "no token can be chosen" in (got[1].error or "")
-        assert 0 <= got[1].token_id < VOCAB
+        assert 0 <= got[1].token_id < VOCAB_SIZE
 
 
 def test_forbidding_the_whole_vocabulary_is_an_error_that_says_so() -> None:
-    one = sequence(ends=list(range(VOCAB)), min_tokens=1)
+    one = sequence(ends=list(range(VOCAB_SIZE)), min_tokens=1)
     assert "min_tokens" in (sample_one(peaked(), one).error or "")
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-38, 1e-6, 100.0])
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.5}, {"top_k": 4}, {"min_p": 0.9}], ids=str)
 def test_no_temperature_overflows(temperature: float, filters: dict[str, Any]) -> None:
-    logits = torch.randn(VOCAB) * 1e30
+    logits = torch.randn(VOCAB_SIZE) * 1e30
     token = sample_one(logits, sequence(temperature=temperature, **filters))
     assert token == SampledToken(int(logits.argmax()))
-
-
-# Log-probabilities
-
-
-def entries(position: PositionLogprobs | None) -> list[tuple[int, float, int]]:
-    assert position is not None
-    return [(entry.token_id, entry.logprob, entry.rank) for entry in position]
-
-
-def test_log_probabilities_are_of_the_distribution_before_temperature_and_filters() -> None:
-    logits = peaked(5)
-    expected = logits.double().log_softmax(-1)
-    rows = [sequence(temperature=3.0, top_k=2, logprobs=count) for count in (0, 1, 4, 20, 4)]
-    for row, one, token in zip(expected, rows, sampler().sample(logits, rows), strict=True):
-        count = one.request.params.logprobs
-        assert count is not None
-        order = row.argsort(descending=True).tolist()
-        chosen, *top = entries(token.logprobs)
-        assert chosen[0] == token.token_id
-        assert chosen[2] == order.index(token.token_id) + 1
-        assert [(id_, rank) for id_, _, rank in top] == [(order[i], i + 1) for i in range(count)]
-        for id_, value, _ in (chosen, *top):
-            assert value == pytest.approx(float(row[id_]), abs=1e-4)
-
-
-def test_equal_tokens_have_the_ranks_of_their_ids() -> None:
-    logits = torch.randn(VOCAB) - 9
-    equal = sorted(random.sample(range(VOCAB), 20))
-    logits[equal] = 0.0
-    token = sample_one(logits, sequence(logprobs=8, seed=11, top_p=0.9))
-    chosen, *top = entries(token.logprobs)
-    assert [(id_, rank) for id_, _, rank in top] == [(equal[i], i + 1) for i in range(8)]
-    assert chosen[2] == equal.index(chosen[0]) + 1
-
-
-def test_forbidden_tokens_are_no_alternatives() -> None:
-    one = sequence(ends=list(range(2, VOCAB)), min_tokens=1, logprobs=20)
-    assert {id_ for id_, _, _ in entries(sample_one(peaked(), one).logprobs)} == {0, 1}
-
-
-def test_prompt_log_probabilities_are_of_the_given_tokens_for_any_number_of_positions() -> None:
-    logits = peaked(300).bfloat16()
-    targets = [random.randrange(VOCAB) for _ in range(300)]
-    expected = logits.double().log_softmax(-1)
-    got = sampler().prompt_logprobs(logits, targets, 2)
-    assert len(got) == 300
-    for row, target, position in zip(expected, targets, got, strict=True):
-        chosen, *top = entries(position)
-        assert chosen[0] == target
-        assert chosen[2] == 1 + int((row > row[target]).sum()) + int(
-            (row[:target] == row[target]).sum()
-        )
-        assert [rank for _, _, rank in top] == [1, 2]
-        assert top[0][1] == pytest.approx(float(row.max()), abs=1e-3)
-    assert sampler().prompt_logprobs(logits[:0], [], 2) == []
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gpu_chooses_the_tokens_that_the_cpu_chooses(dtype: torch.dtype) -> None:
-    logits = torch.cat([peaked(12), torch.randn(6, VOCAB)]).to(dtype)
+    logits = torch.cat([peaked(12), torch.randn(6, VOCAB_SIZE)]).to(dtype)
     logits[4, 9] = math.nan
     kinds: list[dict[str, Any]] = [
         {"temperature": 0},
@@ -504,7 +283,7 @@ def test_a_gpu_chooses_the_tokens_that_the_cpu_chooses(dtype: torch.dtype) -> No
     ]
     seeded = [{"seed": index, **kinds[index % len(kinds)]} for index in range(len(logits))]
     cpu_rows, gpu_rows = ([sequence(**params) for params in seeded] for _ in range(2))
-    on_cpu, on_gpu = sampler(), Sampler(VOCAB, "cuda", 0)
+    on_cpu, on_gpu = sampler(), Sampler(VOCAB_SIZE, "cuda", 0)
     for _ in range(20):
         expected = on_cpu.sample(logits, cpu_rows)
         got = on_gpu.sample(logits.cuda(), gpu_rows)
