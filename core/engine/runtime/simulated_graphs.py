@@ -9,7 +9,7 @@ it can't see is what a compiled callable does between its break ops; see `simula
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -69,6 +69,8 @@ class SimulatedGraphDevice:
         self._mode = _RecordingMode(self)
         self._in_session = False
         self._items: list[Item] | None = None
+        self._sink: list[Item] = []
+        """Where what is recorded goes: the items, or those of a compiled callable's break op."""
         self._region: Region | None = None
         self._illegal = ""
 
@@ -98,9 +100,7 @@ class SimulatedGraphDevice:
         if not self._in_session or self.recording:
             where = "while recording" if self.recording else "outside a session"
             raise RuntimeError(f"begin() {where}")
-        self._items = []
-        if self._region is not None:
-            self._items.append(RegionPart(self._region, first=len(self._region.stops)))
+        self._items = self._sink = []
 
     def end(self) -> SimulatedGraph | None:
         """Stop recording; None when nothing was recorded.
@@ -162,7 +162,7 @@ class SimulatedGraphDevice:
         self._add(RegionPart(region, first=0))
         self._region = region
         try:
-            with self._before_their_recorder():
+            with self._receive_break_ops():
                 result = call(*inputs)
         except RuntimeError as error:
             self._illegal = self._illegal or str(error)
@@ -172,8 +172,7 @@ class SimulatedGraphDevice:
         return region.leave(result)
 
     def _add(self, item: Item) -> None:
-        if self._items is not None:
-            self._items.append(item)
+        self._sink.append(item)
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Receive an operator during a session."""
@@ -181,7 +180,7 @@ class SimulatedGraphDevice:
             return func(*args, **kwargs)
         try:
             if is_break_op(func):
-                with self._before_their_recorder():
+                with self._receive_break_ops():
                     return func(*args, **kwargs)
             return self._record(func, args, kwargs)
         except RuntimeError as error:
@@ -201,7 +200,7 @@ class SimulatedGraphDevice:
         return result
 
     @contextmanager
-    def _before_their_recorder(self) -> Iterator[None]:
+    def _receive_break_ops(self) -> Iterator[None]:
         """Receive break ops before the strategy's recorder does."""
         context = current()
         theirs = context.recorder
@@ -215,28 +214,33 @@ class SimulatedGraphDevice:
         self, theirs: Recorder | None, op: str, call: Callable[..., Any], args: tuple[Any, ...]
     ) -> None:
         """Receive a break op: it goes to the strategy's recorder, or is recorded like the rest."""
-        stop = self._region.enter(op, args) if self._region is not None else None
-        placed = args if stop is None else stop.args
+        region = self._region
+        if region is None:
+            self._hand_over(theirs, op, call, args)
+            return
+        items, stop = self._items, region.enter(op, args)
+        self._sink = stop.items
+        self._hand_over(theirs, op, call, stop.args)
+        if self._items is not None:
+            self._sink = self._items
+            if self._items is not items:
+                self._items.append(RegionPart(region, first=len(region.stops)))
+        stop.give_back(args)
+
+    def _hand_over(
+        self, theirs: Recorder | None, op: str, call: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
         run = partial(self._run_break_op, call)
-        if theirs is None:
-            run(*placed)
-        else:
-            theirs.break_at(op, run, placed)
-        if stop is not None:
-            stop.give_back(args)
+        # What a recorder itself launches while the recording goes on is recorded as well.
+        with self._mode:
+            if theirs is None:
+                run(*args)
+            else:
+                theirs.break_at(op, run, args)
 
     def _run_break_op(self, call: Callable[..., Any], *args: Any) -> None:
-        if not self.recording:
+        with _HostReads(self) if self.recording else nullcontext():
             call(*args)
-            return
-        outer, region = self._items, self._region
-        if region is not None:
-            self._items, self._region = region.stops[-1].items, None
-        try:
-            with self._mode, _HostReads(self):
-                call(*args)
-        finally:
-            self._items, self._region = outer, region
 
 
 class _Entry:

@@ -123,7 +123,7 @@ class Address:
         storage = tensor.untyped_storage()
         self._weak, self._at = StorageWeakRef(storage), storage.data_ptr()
         self._view = tensor.storage_offset(), tensor.size(), tensor.stride()
-        self._dtype, self._reader = tensor.dtype, reader
+        self._dtype, self._inference, self._reader = tensor.dtype, tensor.is_inference(), reader
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor.
@@ -140,4 +140,6 @@ class Address:
                 f"{list(self._view[1])} whose memory was {fate} since; a graph reads addresses, "
                 "so inputs must be static"
             )
-        return torch.empty(0, dtype=self._dtype).set_(storage, *self._view)
+        # The same kind of tensor as was recorded, or a compiled callable's guards would fail.
+        with torch.inference_mode(self._inference):
+            return torch.empty(0, dtype=self._dtype).set_(storage, *self._view)

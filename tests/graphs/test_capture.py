@@ -1,0 +1,191 @@
+"""Recording: what fails costs one size, what is met first may be recorded then, budgets hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.errors import EngineError
+from engine.events import Notice
+from engine.runtime.simulated_graphs import SimulatedGraphDevice
+from engine.testing.compiling import ToyDecoder
+from engine.testing.graph_modes import GraphBench, decode, prefilled
+
+RECORDING = ["full", "full_and_piecewise", "full_decode_only", "piecewise"]
+
+
+class Fussy(ToyDecoder):
+    """Can't be recorded for some token counts.
+
+    Args:
+        failures: what is raised for each; None reads a value on the host.
+    """
+
+    def __init__(self, failures: dict[int, Exception | None]) -> None:
+        super().__init__(layers=2)
+        self.failures, self.device = failures, SimulatedGraphDevice()
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden = super().forward(input_ids, positions)
+        if self.device.recording and input_ids.shape[0] in self.failures:
+            if (error := self.failures[input_ids.shape[0]]) is not None:
+                raise error
+            hidden = hidden * float(hidden.sum())
+        return hidden
+
+
+def bench_of(name: str, model: Fussy, **settings: Any) -> GraphBench:
+    return GraphBench(name, model=model, device=model.device, **settings)
+
+
+@pytest.mark.parametrize("name", RECORDING)
+def test_a_failed_capture_costs_that_size_only(name: str) -> None:
+    model = Fussy({8: torch.OutOfMemoryError("no memory"), 4: ValueError("not four"), 2: None})
+    bench = bench_of(name, model, sizes=(1, 2, 4, 6, 8))
+    dropped = {event.num_tokens: event.dropped for event in bench.captured if event.dropped}
+    assert dropped.keys() == ({2, 4} if name == "full_decode_only" else {2, 4, 8})
+    assert dropped[4] == "ValueError: not four"
+    assert "_local_scalar_dense" in dropped[2]
+    prefilled(bench, [5, 3, 1])
+    for names, padded in (([0], 1), ([0, 1], 6), ([0, 1, 2], 6)):
+        result = bench.step(decode(names))
+        assert result.equal
+        assert result.decision.padded.num_tokens == padded
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", RECORDING)
+def test_abort_makes_a_failed_capture_an_error(name: str, lazy: bool) -> None:
+    model = Fussy({4: ValueError("not four")})
+
+    def start_and_run() -> None:
+        bench = bench_of(name, model, sizes=(1, 4), lazy=lazy, abort_on_failure=True)
+        assert lazy, "it should have failed"
+        prefilled(bench, [5, 6, 7]).step(decode([0, 1, 2]))
+
+    with pytest.raises(EngineError, match=r"recording 4 tokens failed.*not four"):
+        start_and_run()
+
+
+@pytest.mark.parametrize("name", RECORDING)
+def test_lazy_records_what_is_first_met_and_replays_it_later(name: str) -> None:
+    bench = prefilled(GraphBench(name, lazy=True, sizes=(1, 4)), [5, 6, 7])
+    assert bench.captured == []
+    first, second = bench.step(decode([0, 1, 2])), bench.step(decode([0, 1, 2]))
+    assert [event.num_tokens for event in bench.captured] == [4]
+    assert first.decision.reason == "first met: recorded while it runs"
+    assert second.decision.reason == ""
+    assert first.decision.kind == second.decision.kind
+    assert first.decision.kind in bench.strategy.KINDS
+    assert first.equal
+    assert second.equal
+
+
+@pytest.mark.parametrize("name", RECORDING)
+def test_lazy_gives_up_a_size_that_fails(name: str) -> None:
+    bench = bench_of(name, Fussy({4: ValueError("not four")}), lazy=True, sizes=(1, 4))
+    prefilled(bench, [5, 6, 7])
+    for _ in range(3):
+        assert bench.step(decode([0, 1, 2])).equal
+    assert {event.num_tokens for event in bench.captured} == {4}
+    assert all(event.dropped for event in bench.captured)
+    assert bench.step(decode([0, 1, 2])).decision.kind == "eager"
+
+
+def test_a_lazy_whole_graph_isnt_recorded_from_a_batch_of_another_kind() -> None:
+    """A graph for any batch, recorded from decode, would hold attention's short way for decode."""
+    bench = prefilled(GraphBench("full", lazy=True, sizes=(4,), max_num_seqs=3), [5, 6])
+    decoded = bench.step(decode([0, 1]))
+    assert decoded.decision.kind == "eager"
+    assert "another kind" in decoded.decision.reason
+    assert bench.step([(0, [1, 2]), (1, [3])]).decision.reason.startswith("first met")
+    decoded = bench.step(decode([0, 1]))
+    assert decoded.decision.kind == "full"
+    assert decoded.equal
+
+
+@pytest.mark.parametrize("name", RECORDING)
+def test_a_memory_budget_ends_recording(name: str) -> None:
+    first = GraphBench(name, sizes=(1, 2, 4)).captured[0]
+    bench = GraphBench(name, sizes=(1, 2, 4), memory_budget=first.num_bytes)
+    kept = [event for event in bench.captured if not event.dropped]
+    assert [event.num_tokens for event in kept] == [4]
+    assert all("graphs may take" in event.dropped for event in bench.captured[1:])
+    assert prefilled(bench, [2, 3]).step(decode([0, 1])).equal
+
+
+@torch.library.custom_op("graphs_test::strange", mutates_args=())
+def strange(x: torch.Tensor) -> torch.Tensor:
+    """An operator of a third party: it looks at values, and nobody vouches for it."""
+    return x * (2.0 if float(x.abs().sum()) > 0 else 3.0)
+
+
+strange.register_fake(torch.empty_like)
+
+
+class Strange(ToyDecoder):
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        doubled: torch.Tensor = strange(super().forward(input_ids, positions))
+        return doubled.sin()
+
+
+class Dynamic(ToyDecoder):
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden = super().forward(input_ids, positions)
+        return hidden + (positions.nonzero().sum() * 0).to(hidden.dtype)
+
+
+UNKNOWN: dict[str, Any] = {"unknown_ops": ("graphs_test::strange",)}
+
+
+@pytest.mark.parametrize("name", ["full", "full_decode_only"])
+def test_an_unknown_operator_is_never_in_a_whole_graph(name: str) -> None:
+    bench = prefilled(GraphBench(name, model=Strange(layers=2), **UNKNOWN), [5, 3])
+    assert bench.captured == []
+    (notice,) = [event for event in bench.events if isinstance(event, Notice)]
+    assert "graphs_test::strange" in notice.message
+    assert "declare_recordable" in notice.message
+    result = bench.step(decode([0, 1]))
+    assert result.equal
+    assert result.decision.kind == "eager"
+    with pytest.raises(EngineError, match="graphs_test::strange"):
+        GraphBench(name, model=Strange(layers=2), abort_on_failure=True, **UNKNOWN)
+
+
+def test_pieces_break_at_an_unknown_operator() -> None:
+    bench = prefilled(GraphBench("piecewise", model=Strange(layers=2), **UNKNOWN), [5, 3])
+    assert bench.recorded("piecewise") == [8, 4, 2, 1]
+    for names in ([0, 1], [1], [0, 1]):
+        result = bench.step(decode(names))
+        assert result.equal
+        assert result.decision.kind == "piecewise"
+
+
+def test_pieces_dont_break_at_an_operator_whose_shape_depends_on_values() -> None:
+    bench = GraphBench("piecewise", model=Dynamic(layers=2), unknown_ops=("aten::nonzero",))
+    assert all("aten::nonzero" in event.dropped for event in bench.captured)
+    assert len(bench.captured) == 4
+
+
+def test_pieces_arent_recorded_where_an_unknown_operator_cant_be_seen() -> None:
+    bench = GraphBench(
+        "piecewise", model=Strange(layers=2), compiled=lambda model: model, **UNKNOWN
+    )
+    assert bench.captured == []
+    assert prefilled(bench, [5, 3]).step(decode([0, 1])).decision.kind == "eager"
+
+
+@pytest.mark.parametrize("name", RECORDING)
+def test_a_callable_that_cant_be_recorded_isnt(name: str) -> None:
+    from dataclasses import replace
+
+    from engine.testing.graph_modes import strategy_named
+
+    bench = GraphBench(name)
+    bench.events.clear()
+    strategy = strategy_named(name)
+    strategy.prepare(replace(bench.job, compiled=replace(bench.job.compiled, capturable=False)))
+    assert bench.captured == []
+    assert any("can't be recorded" in e.message for e in bench.events if isinstance(e, Notice))
