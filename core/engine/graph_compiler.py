@@ -19,6 +19,7 @@ from engine.environment import environment_factors
 from engine.errors import ModelError
 from engine.events import CompiledUnit
 from engine.graph_hash import graph_hash
+from engine.passes import apply_passes
 from engine.token_range import Shapes, TokenRange
 
 if TYPE_CHECKING:
@@ -83,6 +84,15 @@ class GraphCompiler:
         """Callables that were compiled or loaded so far, each counted once."""
         return self._report.cache_hits + self._report.cache_misses
 
+    def apply_passes(self, graph: fx.GraphModule) -> None:
+        """Run the passes that work on the whole graph, in place."""
+        with timed(self._report, "passes"):
+            self._count(apply_passes(graph, self._job.passes, "graph"))
+
+    def _count(self, fired: dict[str, int]) -> None:
+        for name, times in fired.items():
+            self._report.passes[name] = self._report.passes.get(name, 0) + times
+
     def compile(self, unit: str, graph: fx.GraphModule, tokens: TokenRange) -> Callable[..., Any]:
         """Return a callable that takes the graph's placeholders, for numbers of tokens in a range.
 
@@ -145,6 +155,7 @@ class GraphCompiler:
     def _make(self, graph: fx.GraphModule, tokens: TokenRange) -> Callable[..., Any]:
         shapes = Shapes(tokens)
         copy, inputs = _specialized(graph, shapes)
+        self._count(apply_passes(copy, self._job.passes, "piece"))
         call = self._job.backend.compile(copy, inputs, dynamic=not tokens.exact)
         if broken := shapes.assumptions():
             assumption, number = broken[0]

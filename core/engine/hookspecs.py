@@ -27,6 +27,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from engine.attention import AttentionPlugin
+    from engine.families import PluginFamily
     from engine.models import ModelPlugin
     from engine.presets import Preset
     from engine.strategies import (
@@ -62,6 +63,10 @@ class EngineSpec:
     @hookspec
     def engine_register_backend(self) -> type[Backend]:
         """Return the backend class (group `engine.backends`)."""
+
+    @hookspec
+    def engine_register_family(self) -> type[PluginFamily]:
+        """Return a class that makes plugins of one kind by name (group `engine.families`)."""
 
     @hookspec
     def engine_register_attention(self) -> type[AttentionPlugin]:
@@ -105,6 +110,7 @@ HOOK_OF_KIND: Mapping[str, str] = MappingProxyType(
         "compile_modes": "engine_register_compile_mode",
         "cudagraph_modes": "engine_register_cudagraph_mode",
         "backends": "engine_register_backend",
+        "families": "engine_register_family",
         "attention": "engine_register_attention",
         "models": "engine_register_model",
         "weights": "engine_register_weights",
@@ -123,6 +129,7 @@ LABEL_OF_KIND: Mapping[str, str] = MappingProxyType(
         "compile_modes": "compilation mode",
         "cudagraph_modes": "CUDA-graph mode",
         "backends": "backend",
+        "families": "plugin family",
         "attention": "attention implementation",
         "models": "model implementation",
         "weights": "weight loader",
@@ -141,6 +148,7 @@ BASE_OF_KIND: Mapping[str, str] = MappingProxyType(
         "compile_modes": "engine.strategies:CompileStrategy",
         "cudagraph_modes": "engine.strategies:GraphStrategy",
         "backends": "engine.strategies:Backend",
+        "families": "engine.families:PluginFamily",
         "attention": "engine.attention:AttentionPlugin",
         "models": "engine.models:ModelPlugin",
         "weights": "engine.weights:WeightsPlugin",

@@ -30,7 +30,7 @@ class _OpenMembers(type):
         if attribute.startswith("_") or attribute != attribute.upper():
             raise AttributeError(attribute)
         names = cls._installed()
-        if (name := normalize(attribute)) in names:
+        if (name := normalize(attribute)) in names or name in cls._made_by_families():
             return cls(name)
         close = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {cls.__name__}.{close[0].upper()}?" if close else ""
@@ -47,6 +47,11 @@ class _OpenMembers(type):
         from engine.registry import Registry
 
         return Registry().names(cls.KIND)
+
+    def _made_by_families(cls) -> list[str]:
+        from engine.registry import Registry
+
+        return Registry().family_names(cls.KIND)
 
 
 class PluginName(str, metaclass=_OpenMembers):

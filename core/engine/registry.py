@@ -12,6 +12,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -81,6 +82,7 @@ class Registry:
         self._claims: dict[tuple[str, str], list[Claim]] = {}
         self._misplaced: list[Claim] = []
         self._loaded: dict[Claim, Any] = {}
+        self._made: dict[tuple[str, str], Any] = {}
         for claim in _claims(metadata.distributions() if distributions is None else distributions):
             if claim.kind not in HOOK_OF_KIND:
                 self._misplaced.append(claim)
@@ -142,7 +144,7 @@ class Registry:
         return found
 
     def _unknown(self, kind: str, name: str, elsewhere: list[Claim]) -> str:
-        spelling, installed = _spelling(name), self.names(kind)
+        spelling, installed = _spelling(name), [*self.names(kind), *self.family_names(kind)]
         dist, _, plain = spelling.rpartition(":")
         close = difflib.get_close_matches(plain, installed, n=1)
         if blocking := self._blocked & {spelling, plain, f"{kind}/{plain}"}:
@@ -158,12 +160,54 @@ class Registry:
     def load(self, kind: str, name: str) -> Any:
         """Import the plugin that a name selects and return what it registers.
 
+        A name that no distribution claims is offered to the families of that kind.
+
         Raises:
             UnknownPluginError: nothing installed has that name.
             DuplicatePluginError: two distributions have it.
             BrokenPluginError: it can't be imported or doesn't fit the contract.
         """
-        return self.load_claim(self.find(kind, name))
+        try:
+            claim = self.find(kind, name)
+        except UnknownPluginError:
+            if (made := self._from_families(kind, name)) is None:
+                raise
+            return made
+        return self.load_claim(claim)
+
+    def family_names(self, kind: str) -> list[str]:
+        """Return the names that families of a kind can make, sorted; imports the families."""
+        return sorted({name for family, _ in self._families(kind) for name in family.names()})
+
+    def _families(self, kind: str) -> Iterator[tuple[Any, Claim]]:
+        for claim in self.claims("families"):
+            try:
+                family = self.load_claim(claim)
+            except PluginError:
+                continue
+            if kind == family.KIND:
+                yield family, claim
+
+    def _from_families(self, kind: str, name: str) -> Any:
+        dist, _, plain = spelling = _spelling(name).rpartition(":")
+        if (key := (kind, "".join(spelling))) in self._made:
+            return self._made[key]
+        if not self._blocked.isdisjoint({plain, f"{kind}/{plain}", "".join(spelling)}):
+            return None
+        found = []
+        for family, claim in self._families(kind):
+            if dist and _canonical(claim.distribution) != dist:
+                continue
+            who = f"{LABEL_OF_KIND[kind]} {plain!r} of {claim}"
+            with _told_as_broken(who, claim.distribution):
+                if (made := family.make(plain)) is not None:
+                    check_registered(who, kind, plain, made)
+                    found.append((claim, made))
+        if len(found) > 1:
+            raise DuplicatePluginError(_duplicate(kind, plain, [claim for claim, _ in found]))
+        if found:
+            self._made[key] = found[0][1]
+        return self._made.get(key)
 
     def load_claim(self, claim: Claim) -> Any:
         """Import one claimed plugin, check it, and return what it registers.
@@ -174,19 +218,10 @@ class Registry:
         if claim in self._loaded:
             return self._loaded[claim]
         who = f"{LABEL_OF_KIND[claim.kind]} {claim}"
-        try:
+        with _told_as_broken(who, claim.distribution):
             module = claim.entry_point.load()
             check_module(who, module)
             plugin = self._registered(who, claim, module)
-        except PluginError:
-            raise
-        # A stranger's import may fail in any way, and may even want to end the process.
-        except (Exception, SystemExit) as error:
-            said = next(iter(str(error).splitlines()), "")
-            raise BrokenPluginError(
-                f"cannot load {who}: {type(error).__name__}: {said}; "
-                f"repair or uninstall {claim.distribution}."
-            ) from error
         self._loaded[claim] = plugin
         return plugin
 
@@ -225,6 +260,22 @@ class Registry:
                 )
                 rows.append(PluginStatus(claim, None, sentence))
         return rows
+
+
+@contextmanager
+def _told_as_broken(who: str, distribution: str) -> Iterator[None]:
+    """Turn whatever a stranger's code raises into one sentence about it."""
+    try:
+        yield
+    except PluginError:
+        raise
+    # An import may fail in any way, and may even want to end the process.
+    except (Exception, SystemExit) as error:
+        said = next(iter(str(error).splitlines()), "")
+        raise BrokenPluginError(
+            f"cannot load {who}: {type(error).__name__}: {said}; repair or uninstall "
+            f"{distribution}."
+        ) from error
 
 
 def _claims(distributions: Iterable[metadata.Distribution]) -> Iterator[Claim]:

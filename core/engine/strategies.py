@@ -79,6 +79,7 @@ class CompileReport:
         unique_pieces: how many of them differ.
         ranges: upper ends of the token ranges that were compiled separately.
         cache_hits, cache_misses: callables loaded from the artifact store, and compiled.
+        passes: how many times each pass fired.
         seconds: by phase (`trace`, `split`, `compile`, `load`, …).
     """
 
@@ -87,6 +88,7 @@ class CompileReport:
     ranges: tuple[int, ...] = ()
     cache_hits: int = 0
     cache_misses: int = 0
+    passes: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -276,16 +278,22 @@ class Backend(Plugin):
 
 
 class Pass(Plugin):
-    """One FX graph transformation, ordered among others."""
+    """One FX graph transformation, ordered among others by `engine.passes`."""
 
-    STAGE: ClassVar[str] = "post_grad"
+    STAGE: ClassVar[str] = "graph"
+    """When it runs; one of `engine.passes.STAGES`."""
     BEFORE: ClassVar[tuple[str, ...]] = ()
+    """Names of passes that must run later."""
     AFTER: ClassVar[tuple[str, ...]] = ()
+    """Names of passes that must have run."""
     ON_BY_DEFAULT: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, graph: fx.GraphModule) -> int:
-        """Change the graph in place and return how many times the pass fired."""
+        """Change the graph in place and return how many times the pass fired.
+
+        Nodes have their (fake) value in `meta["example_value"]`. Placeholders must stay.
+        """
 
 
 class CaptureSizePolicy(Plugin):

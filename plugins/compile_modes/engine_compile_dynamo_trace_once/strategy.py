@@ -31,6 +31,7 @@ class TraceOnce(CompileStrategy):
         with timed(report, "trace"):
             traced = trace_model(job.model, job.max_num_tokens, job.device)
         compiler = GraphCompiler(job, self.fingerprint(), report)
+        compiler.apply_passes(traced.graph)
         steps = []
         for done, tokens in enumerate(ranges, 1):
             call = compiler.compile("model", traced.graph, tokens)

@@ -40,12 +40,12 @@ class PiecewiseCompile(CompileStrategy):
         report = CompileReport(ranges=tuple(tokens.high for tokens in ranges))
         with timed(report, "trace"):
             traced = trace_model(job.model, job.max_num_tokens, job.device)
+        graphs = GraphCompiler(job, self.fingerprint(), report)
+        graphs.apply_passes(traced.graph)
         with timed(report, "split"):
             pieces = split_graph(traced.graph, lambda node: break_op_name(node) in job.break_ops)
             stitcher = _stitcher(traced, pieces)
-        compiler = _PieceCompiler(
-            job, pieces, len(ranges), GraphCompiler(job, self.fingerprint(), report)
-        )
+        compiler = _PieceCompiler(job, pieces, len(ranges), graphs)
         report.pieces, report.unique_pieces = compiler.pieces, compiler.unique_pieces
         steps = [(tokens, stitcher.stitch(compiler.compile(tokens))) for tokens in ranges]
         with timed(report, "warm-up"):
