@@ -1,20 +1,16 @@
-"""The plugin: picks kernels and launch geometry from padded shapes."""
+"""The plugin: what it declares, and the step's inputs as the kernels want them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from importlib.util import find_spec
 
 import torch
-import triton
+from pydantic import BaseModel
 
 from engine.attention import AttentionInputs, AttentionPlugin, AttentionSpec
-from engine.facts import GraphSupport
-from engine.plugin import Numerics, StartupCost
-from engine_attention_triton.kernels import attend_any, attend_decode, join_splits, store_kv
-
-_WAVES = 2
-"""Programs per multiprocessor that a decode launch aims at by splitting contexts."""
+from engine.facts import Facts, GraphSupport
+from engine.plugin import Numerics, Refusal, StartupCost
 
 
 @dataclass(frozen=True)
@@ -37,6 +33,22 @@ class TritonAttention(AttentionPlugin):
     STARTUP_COST = StartupCost.SECONDS
     GRAPH_SUPPORT = GraphSupport.ALWAYS
 
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        # A platform without Triton can still say what this plugin is, and why it can't be used.
+        from engine_attention_triton.launches import store_and_attend
+
+        self._launch = store_and_attend
+
+    @classmethod
+    def refuse(cls, facts: Facts) -> Refusal | None:
+        """Refuse other devices, and platforms without Triton."""
+        if refusal := super().refuse(facts):
+            return refusal
+        if find_spec("triton") is None:
+            return Refusal("Triton isn't installed", "install it: pip install triton")
+        return None
+
     def cache_shape(self, spec: AttentionSpec, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Return (2, num_blocks, K, block_size, D)."""
         return (2, num_blocks, spec.num_kv_heads, block_size, spec.head_size)
@@ -57,137 +69,4 @@ class TritonAttention(AttentionPlugin):
         metadata: _Step,
     ) -> None:
         """Store this step's keys and values, then attend causally."""
-        common: dict[str, Any] = {
-            "heads": spec.num_kv_heads,
-            "group": spec.num_heads // spec.num_kv_heads,
-            "depth": spec.head_size,
-            "padded_depth": triton.next_power_of_2(spec.head_size),
-            "block_size": metadata.inputs.block_size,
-        }
-        plane = cache.stride(0)
-        tokens = query.shape[0]
-        store_kv[(tokens, spec.num_kv_heads)](
-            key,
-            value,
-            out,
-            cache,
-            metadata.inputs.slots,
-            _row_stride(key),
-            _row_stride(value),
-            _row_stride(out),
-            plane,
-            **common,
-            num_warps=1,
-        )
-        common |= {
-            "window": spec.sliding_window or 0,
-            "soft_cap": float(spec.soft_cap or 0.0),
-            "exact": query.dtype == torch.float32,
-        }
-        attend = _decode if metadata.decode else _any
-        attend(query, out, cache, spec, metadata.inputs, plane, common)
-
-
-def _row_stride(tensor: torch.Tensor) -> int:
-    """Return the distance of two tokens; heads and depth must be packed within one.
-
-    Raises:
-        ValueError: they aren't, so a kernel would read elsewhere.
-    """
-    if tensor.stride(2) != 1 or tensor.stride(1) != tensor.shape[2]:
-        raise ValueError(f"attention needs packed heads, got strides {tensor.stride()}")
-    return tensor.stride(0)
-
-
-def _any(
-    query: torch.Tensor,
-    out: torch.Tensor,
-    cache: torch.Tensor,
-    spec: AttentionSpec,
-    inputs: AttentionInputs,
-    plane: int,
-    common: dict[str, Any],
-) -> None:
-    group = common["group"]
-    exact = common["exact"]
-    rows = max(16 if exact else 64, triton.next_power_of_2(group))
-    queries = rows // group
-    reqs = inputs.seq_lens.shape[0]
-    grid = (query.shape[0] // queries + reqs, spec.num_kv_heads)
-    attend_any[grid](
-        query,
-        out,
-        cache,
-        inputs.block_tables,
-        inputs.query_start,
-        inputs.seq_lens,
-        reqs,
-        _row_stride(query),
-        _row_stride(out),
-        inputs.block_tables.stride(0),
-        plane,
-        spec.scale,
-        **common,
-        tile=32 if exact else 64,
-        queries=queries,
-        rows=rows,
-        num_warps=4,
-        num_stages=2,
-    )
-
-
-def _decode(
-    query: torch.Tensor,
-    out: torch.Tensor,
-    cache: torch.Tensor,
-    spec: AttentionSpec,
-    inputs: AttentionInputs,
-    plane: int,
-    common: dict[str, Any],
-) -> None:
-    reqs, heads, group = query.shape[0], spec.num_kv_heads, common["group"]
-    splits = _splits(reqs * heads, query.device)
-    shape = (reqs, heads, splits, group)
-    tops, totals = query.new_empty((2, *shape), dtype=torch.float32).unbind(0)
-    sums = query.new_empty((*shape, spec.head_size), dtype=torch.float32)
-    attend_decode[(reqs, heads, splits)](
-        query,
-        cache,
-        inputs.block_tables,
-        inputs.seq_lens,
-        sums,
-        tops,
-        totals,
-        _row_stride(query),
-        inputs.block_tables.stride(0),
-        plane,
-        spec.scale,
-        **common,
-        tile=32 if common["exact"] else 64,
-        rows=max(16, triton.next_power_of_2(group)),
-        splits=splits,
-        num_warps=4,
-        num_stages=2,
-    )
-    join_splits[(reqs, spec.num_heads)](
-        sums,
-        tops,
-        totals,
-        out,
-        _row_stride(out),
-        heads=heads,
-        group=group,
-        depth=spec.head_size,
-        padded_depth=common["padded_depth"],
-        splits=splits,
-        padded_splits=triton.next_power_of_2(splits),
-        num_warps=1,
-    )
-
-
-def _splits(programs: int, device: torch.device) -> int:
-    """Return how many shares a context is cut into, from the padded batch alone."""
-    units = 16
-    if device.type == "cuda":
-        units = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(16, _WAVES * units // programs))
+        self._launch(query, key, value, out, cache, spec, metadata.inputs, decode=metadata.decode)

@@ -109,7 +109,7 @@ def test_padded_rows_leave_the_reserved_block_alone(plugin: Any, device: str) ->
 def test_the_launch_depends_on_the_padded_shape_only(
     plugin: Any, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["engine_attention_triton.attention"]
+    module = sys.modules["engine_attention_triton.launches"]
     grids: list[tuple[str, Any]] = []
 
     class Kernel:
