@@ -119,7 +119,7 @@ def agreement(cell: dict[str, Any], reference: dict[str, Any], batches: list[int
         for mine, theirs in zip(cell[f"tokens_{batch}"], reference[f"tokens_{batch}"], strict=True)
         for a, b in zip(mine, theirs, strict=True)
     ]
-    return sum((a == b for a, b in pairs), start=0) / len(pairs)
+    return float(sum(a == b for a, b in pairs)) / len(pairs)
 
 
 def main() -> int:
