@@ -33,6 +33,7 @@ INTERFACES = {
         "engine.graph_device:Recorder",
     ),
     "Backends": ("engine.strategies:Backend", "engine.artifacts:ArtifactStore"),
+    "Families of backends and others": ("engine.families:PluginFamily",),
     "FX passes": ("engine.strategies:Pass",),
     "Capture sizes": ("engine.strategies:CaptureSizePolicy",),
     "Attention": (

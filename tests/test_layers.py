@@ -58,6 +58,7 @@ AMBIGUOUS = {
     "none": "no name is installed; the cost that is none",
     "eager": "a step that isn't replayed; capture before serving",
     "full": "a queue that is full",
+    "inductor": "the namespace of some of PyTorch's own operators",
 }
 
 

@@ -9,9 +9,9 @@ from engine.recording.shapes import RECORDING_SETTINGS, ShapeTable, mixed_shape
 from engine.recording.strategy import RecordingStrategy, Replay
 
 __all__ = [
-    "RECORDING_SETTINGS",
     "Checkpoint",
     "Probe",
+    "RECORDING_SETTINGS",
     "RecordingStrategy",
     "Replay",
     "ShapeTable",
