@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.artifacts import MemoryStore
+from engine.artifacts import open_store
 from engine.attention import AttentionInputs
 from engine.batch import BatchShape
 from engine.config import EngineConfig
@@ -107,7 +107,7 @@ class ModelRunner:
                         known_break_ops() if chosen.splitting_ops is None else chosen.splitting_ops
                     ),
                     passes=(),
-                    store=MemoryStore(),
+                    store=open_store(self._config),
                     events=self._events,
                     dummy_batch=self.dummy_batch,
                 )
