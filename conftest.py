@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,20 @@ from pathlib import Path
 import pytest
 
 from engine.testing.distributions import PluginMaker
+
+
+def pytest_configure() -> None:
+    """Collect without the garbage collector.
+
+    CPython 3.11's parser fails with a SystemError when a garbage collection with a Python callback
+    (hypothesis has one) happens inside it, and pytest parses every test module that it collects.
+    """
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again while tests run."""
+    gc.enable()
 
 
 @pytest.fixture
