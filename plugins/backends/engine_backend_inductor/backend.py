@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import metadata
-from pathlib import Path
+from importlib import import_module, metadata
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,7 +17,7 @@ from torch import fx
 from engine.errors import ConfigError
 from engine.plugin import Numerics, StartupCost
 from engine.strategies import Backend
-from engine_backend_inductor.bundle import KernelPool, pack, prebuilt_kernels, unpack
+from engine_backend_inductor.bundle import KernelPool, PrivateFolder, pack, prebuilt_kernels, unpack
 from engine_backend_inductor.options import InductorOptions
 
 _DEFAULTS = {
@@ -48,22 +47,20 @@ class InductorBackend(Backend):
         self._patches: dict[str, Any] = {**_DEFAULTS, **self.options.patches}
         self._kernels = KernelPool()
         # The folder of each compiled graph lives as long as the callable.
-        self._folders: WeakKeyDictionary[Any, tempfile.TemporaryDirectory[str]] = (
-            WeakKeyDictionary()
-        )
+        self._folders: WeakKeyDictionary[Any, PrivateFolder] = WeakKeyDictionary()
 
     def compile(
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
     ) -> Callable[..., Any]:
         """Compile a graph; its sizes are those of the example inputs, symbolic ones included."""
         del dynamic
-        import torch._inductor as inductor
+        inductor = import_inductor()
         from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
         with self._private_folder() as folder, _shapes_of(example_inputs) as dynamic_shapes:
-            self._kernels.offer(Path(folder.name))
+            self._kernels.offer(folder.path)
             try:
-                compiled = inductor.standalone_compile(
+                compiled: Callable[..., Any] = inductor.standalone_compile(
                     graph, list(example_inputs), dynamic_shapes=dynamic_shapes
                 )
             except (CppCompileError, InvalidCxxCompiler) as error:
@@ -72,34 +69,34 @@ class InductorBackend(Backend):
                     f"({str(error).strip().splitlines()[0]}); install g++, name one in CXX, or "
                     "choose another backend"
                 ) from error
-            self._kernels.collect(Path(folder.name))
+            self._kernels.collect(folder.path)
         self._folders[compiled] = folder
         return compiled
 
     @contextmanager
-    def _private_folder(self) -> Iterator[tempfile.TemporaryDirectory[str]]:
+    def _private_folder(self) -> Iterator[PrivateFolder]:
         """Give inductor a folder of its own and this backend's options, for one graph."""
         from torch._inductor import config
         from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
 
-        folder = tempfile.TemporaryDirectory(prefix="engine-inductor-", ignore_cleanup_errors=True)
-        with temporary_cache_dir(folder.name), config.patch(self._patches):
+        folder = PrivateFolder()
+        with temporary_cache_dir(str(folder.path)), config.patch(self._patches):
             yield folder
 
     def torch_backend(self) -> Callable[..., Any]:
         """Return inductor as torch.compile drives it, with the user's settings and no others."""
 
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            from torch._inductor.compile_fx import compile_fx
-
-            compiled: Any = compile_fx(graph, inputs, config_patches=self.options.patches)
+            inductor = import_inductor()
+            patches = self.options.patches
+            compiled: Any = inductor.compile_fx.compile_fx(graph, inputs, config_patches=patches)
             return compiled  # type: ignore[no-any-return]  # its type lists what others ask for
 
         return compile_graph
 
     def save(self, compiled: Callable[..., Any]) -> bytes | None:
         """Pack what inductor made, kernels included; None for a graph that it doesn't keep."""
-        folder = Path(self._folders[compiled].name)
+        folder = self._folders[compiled].path
         return pack(folder) if (folder / "aotautograd").is_dir() else None
 
     def load(
@@ -107,13 +104,14 @@ class InductorBackend(Backend):
     ) -> Callable[..., Any]:
         """Restore what `save` packed; nothing is compiled."""
         del graph, example_inputs
+        import_inductor()
         from torch._inductor.standalone_compile import CompiledArtifact
 
         with self._private_folder() as folder:
-            unpack(artifact, Path(folder.name))
+            unpack(artifact, folder.path)
             try:
-                with prebuilt_kernels(Path(folder.name)):
-                    loaded = CompiledArtifact.load(path=folder.name, format="unpacked")
+                with prebuilt_kernels(folder.path):
+                    loaded = CompiledArtifact.load(path=str(folder.path), format="unpacked")
             except (AssertionError, RuntimeError, OSError, EOFError, KeyError) as error:
                 raise ValueError(f"inductor can't load the artifact: {error!r}") from error
         self._folders[loaded] = folder
@@ -134,6 +132,15 @@ class InductorBackend(Backend):
                 _version("triton"),
             ]
         return f"{super().fingerprint()}/{hashlib.sha256(repr(settings).encode()).hexdigest()}"
+
+
+def import_inductor() -> Any:
+    """Import inductor without the warnings about PyTorch's own use of what it deprecates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import torch._inductor.compile_fx
+        import torch._inductor.standalone_compile  # noqa: F401 - wanted as an attribute
+    return import_module("torch._inductor")
 
 
 def _version(distribution: str) -> str:

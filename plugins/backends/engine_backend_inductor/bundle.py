@@ -12,6 +12,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,14 @@ def _is_foreign(path: Path, callers: str) -> bool:
     return source.read_text().partition(_BINDINGS)[0].strip() not in callers
 
 
+class PrivateFolder:
+    """A temporary folder that lives as long as this object, and goes without a word."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="engine-inductor-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 class KernelPool:
     """The C++ kernels that were built so far, offered to each new compilation.
 
@@ -49,17 +58,17 @@ class KernelPool:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="engine-kernels-")
+        self._folder = PrivateFolder()
 
     def offer(self, folder: Path) -> None:
         """Put the known kernels into a folder."""
-        shutil.copytree(self._folder.name, folder, copy_function=_link, dirs_exist_ok=True)
+        shutil.copytree(self._folder.path, folder, copy_function=_link, dirs_exist_ok=True)
 
     def collect(self, folder: Path) -> None:
         """Remember the kernels of a folder."""
         for library in folder.glob("*/*.so"):
             for path in (library, library.with_suffix(".cpp")):
-                known = Path(self._folder.name) / path.relative_to(folder)
+                known = self._folder.path / path.relative_to(folder)
                 if path.exists() and not known.exists():
                     known.parent.mkdir(exist_ok=True)
                     _link(path, known)
