@@ -58,8 +58,14 @@ def recordable(make_plugin: PluginMaker) -> str:
     return "recordable"
 
 
+@pytest.fixture(scope="session")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where compiled code is kept, so that graph modes share it and nobody's cache is touched."""
+    return tmp_path_factory.mktemp("artifacts")
+
+
 @pytest.fixture
-def run(tiny_model: Path, recordable: str) -> Run:
+def run(tiny_model: Path, recordable: str, artifacts: Path) -> Run:
     """Return a function that generates greedily with given settings."""
 
     def generate(prompts: list[list[int]], new: int, **settings: Any) -> Ran:
@@ -82,7 +88,7 @@ def run(tiny_model: Path, recordable: str) -> Run:
         params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
         with LLM(
             str(tiny_model),
-            compilation_config=CompilationConfig(**compilation),
+            compilation_config=CompilationConfig(**{"cache_dir": artifacts, **compilation}),
             on_event=events.append,
             **{**defaults, **settings},
         ) as llm:

@@ -65,6 +65,8 @@ def test_without_compiling(
     assert ran.tokens == expected
 
 
+# From modules of PyTorch that inductor imports.
+@pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mode", COMPILED)
 def test_compiled(

@@ -74,3 +74,12 @@ def make_graph_device(name: str | None) -> GraphDevice | None:
 
         return SimulatedGraphDevice()
     raise ConfigError(f"graph_device={name!r}: unknown; choose auto, cuda or simulated")
+
+
+def bytes_outside_torch() -> int:
+    """Return the bytes of the CUDA device that are in use and aren't torch's tensors.
+
+    Other processes, the driver's context for this one, and what it keeps for each graph.
+    """
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free - torch.cuda.memory_reserved())

@@ -29,6 +29,7 @@ from engine.runtime.loading import (
     open_tokenizer,
     resolve_for,
 )
+from engine.runtime.memory import MemoryUse, human
 from engine.runtime.model_runner import ModelRunner
 from engine.runtime.scheduler import Scheduler
 from engine.settings import Settings
@@ -86,14 +87,14 @@ class EngineCore:
             model, config, strategies, vocab_size=self.vocab_size, events=self.events
         )
         runner.compile()
-        free = runner.measure_free_memory()
+        memory = runner.measure_memory()
         block_bytes = bytes_per_block(
             strategies.attention,
             model.attention_specs,
             config.block_size,
             getattr(torch, config.dtype),
         )
-        blocks, record = plan_blocks(config, block_bytes, free)
+        blocks, record = plan_blocks(config, block_bytes, memory)
         self.resolution = self.resolution.with_records([record])
         if record.degraded:
             self.events.emit(
@@ -101,6 +102,8 @@ class EngineCore:
             )
         runner.allocate_cache(blocks)
         runner.capture()
+        if memory is not None:
+            self._report(runner.measure_graphs(memory).with_cache(blocks * block_bytes))
         self.kv_tokens = (blocks - 1) * config.block_size
         self._scheduler = Scheduler(
             pool=BlockPool(blocks, config.block_size, config.enable_prefix_caching),
@@ -110,6 +113,19 @@ class EngineCore:
             max_queue=config.max_queue,
         )
         return runner
+
+    def _report(self, memory: MemoryUse) -> None:
+        """Tell where the memory went."""
+        self.resolution = self.resolution.with_records(memory.records())
+        logger.info("memory\n%s", memory.table())
+        if memory.free < 0:
+            self.events.emit(
+                Notice(
+                    f"memory: {human(-memory.free)} more than --memory-utilization "
+                    f"{memory.share:g} allows are in use, since graphs took more than was "
+                    "estimated; record fewer sizes if other processes need it"
+                )
+            )
 
     @property
     def has_work(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +18,15 @@ from engine.batch import BatchShape
 from engine.config import EngineConfig
 from engine.events import EventBus, StepRan
 from engine.forward_context import ForwardContext, forward_context
+from engine.graph_device import GraphDevice
 from engine.models import CausalLM
 from engine.ops import OperatorWatch, known_break_ops
 from engine.recording import mixed_shape
 from engine.request import PositionLogprobs
 from engine.runtime.assembly import Strategies
-from engine.runtime.devices import make_graph_device
+from engine.runtime.devices import bytes_outside_torch, make_graph_device
+from engine.runtime.graph_memory import estimate_graph_memory
+from engine.runtime.memory import MemoryUse
 from engine.runtime.sampler import SampledToken, Sampler
 from engine.runtime.scheduler import Row, Step
 from engine.runtime.step_buffers import StepBuffers
@@ -70,6 +74,9 @@ class ModelRunner:
         )
         self._caches: list[torch.Tensor] = []
         self._compiled: CompiledModel | None = None
+        self._recorder: GraphDevice | None = None
+        self._graph_budget: int | None = None
+        self._unknown_ops: tuple[str, ...] | None = None
         self.allocate_cache(1)
 
     def allocate_cache(self, num_blocks: int) -> None:
@@ -115,32 +122,35 @@ class ModelRunner:
 
     def capture(self) -> None:
         """Let the graph strategy record what it planned."""
-        chosen = self._config.compilation_config
-        assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
         with self._events.phase("capture"), torch.inference_mode():
-            device, compiled = make_graph_device(self._graph_device), self._compiled
-            unknown: tuple[str, ...] = ()
-            if device is not None:
-                made = self._strategies.compiler.USES_BACKEND
-                compiled = replace(compiled, call=device.adopt(compiled.call, compiled=made))
-                unknown = self._unknown_operators()
-            self._strategies.graphs.prepare(
-                GraphJob(
-                    compiled=compiled,
-                    device=device,
-                    sizes=self._capture_sizes(),
-                    max_num_seqs=self._config.max_num_seqs,
-                    graph_support=self._strategies.attention.GRAPH_SUPPORT,
-                    memory_budget=None,
-                    lazy=chosen.capture == "lazy",
-                    abort_on_failure=chosen.on_capture_failure == "abort",
-                    debug=chosen.debug_graphs,
-                    events=self._events,
-                    dummy_batch=self.dummy_batch,
-                    make=self._strategies.make_graphs,
-                    unknown_ops=unknown,
-                )
-            )
+            job = self._graph_job()
+            self._strategies.graphs.prepare(job)
+        self._recorder = job.device
+
+    def _graph_job(self) -> GraphJob:
+        chosen, compiled = self._config.compilation_config, self._compiled
+        assert compiled is not None, "compile() comes first"  # noqa: S101 - our own order
+        device = make_graph_device(self._graph_device)
+        if device is not None:
+            made = self._strategies.compiler.USES_BACKEND
+            compiled = replace(compiled, call=device.adopt(compiled.call, compiled=made))
+            if self._unknown_ops is None:
+                self._unknown_ops = self._unknown_operators()
+        return GraphJob(
+            compiled=compiled,
+            device=device,
+            sizes=self._capture_sizes(),
+            max_num_seqs=self._config.max_num_seqs,
+            graph_support=self._strategies.attention.GRAPH_SUPPORT,
+            memory_budget=self._graph_budget,
+            lazy=chosen.capture == "lazy",
+            abort_on_failure=chosen.on_capture_failure == "abort",
+            debug=chosen.debug_graphs,
+            events=self._events,
+            dummy_batch=self.dummy_batch,
+            make=self._strategies.make_graphs,
+            unknown_ops=self._unknown_ops or (),
+        )
 
     def _unknown_operators(self) -> tuple[str, ...]:
         """Return the operators of the model that nobody vouches for.
@@ -160,26 +170,63 @@ class ModelRunner:
     def _capture_sizes(self) -> tuple[int, ...]:
         return tuple(sorted(self._config.compilation_config.cudagraph_capture_sizes or ()))
 
-    def measure_free_memory(self) -> int | None:
-        """Return the bytes left for the KV cache after weights and the largest step.
+    def measure_memory(self) -> MemoryUse | None:
+        """Return what weights, the largest step and graphs take; call it before the cache is made.
 
         None on the CPU, where memory is committed only when it is used.
         """
         if self._device.type != "cuda":
             return None
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        weights = torch.cuda.memory_reserved()
         reqs = min(self._config.max_num_seqs, self._max_num_tokens)
-        shape = BatchShape(self._max_num_tokens, reqs, self._max_num_tokens, uniform_decode=False)
         assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
-        with torch.inference_mode(), self.dummy_batch(shape) as inputs:
+        with (
+            torch.inference_mode(),
+            self.dummy_batch(mixed_shape(self._max_num_tokens, reqs)) as inputs,
+        ):
             hidden = self._compiled.call(inputs.input_ids, inputs.positions)
             self._model.compute_logits(hidden[:reqs]).float()
+            del hidden
         torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated()
+        activations = torch.cuda.max_memory_reserved() - weights
         torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info()
-        elsewhere = total - free - torch.cuda.memory_reserved()
-        return int(total * self._config.memory_utilization) - peak - elsewhere
+        memory = MemoryUse(
+            total=torch.cuda.mem_get_info()[1],
+            share=self._config.memory_utilization,
+            elsewhere=bytes_outside_torch(),
+            weights=weights,
+            activations=activations,
+        )
+        if self._strategies.graphs.NEEDS_GRAPHS:
+            with self._events.phase("measure graphs"), torch.inference_mode():
+                memory = replace(memory, graphs=self._estimate_graphs())
+            if self._config.compilation_config.capture == "lazy":
+                self._graph_budget = memory.graphs
+        return memory
+
+    def _estimate_graphs(self) -> int:
+        expected = self._try_graphs()
+        gc.collect()
+        torch.cuda.empty_cache()
+        return expected
+
+    def _try_graphs(self) -> int:
+        job = self._graph_job()
+        assert job.device is not None, "it needs graphs"  # noqa: S101 - asked by the caller
+        pool = job.device.memory
+        strategy = self._strategies.make_graphs(self._strategies.graphs.NAME)
+        return estimate_graph_memory(strategy, job, lambda: bytes_outside_torch() + pool())
+
+    def measure_graphs(self, memory: MemoryUse) -> MemoryUse:
+        """Return what was measured before, with what the recorded graphs really take."""
+        if self._recorder is None:
+            return memory
+        if self._config.compilation_config.capture == "lazy":
+            return memory
+        driver = max(0, bytes_outside_torch() - memory.elsewhere)
+        return replace(memory, graphs=driver + self._recorder.memory())
 
     @contextmanager
     def dummy_batch(self, shape: BatchShape) -> Iterator[ModelInputs]:
