@@ -49,7 +49,13 @@ def resolve_capture_sizes(
             "max_num_tokens": max_num_tokens,
             "max_size": top,
         }
-        return CaptureSizes(tuple(policy.sizes(limits)), f"policy {policy.NAME}: {policy.SUMMARY}")
+        proposed = tuple(policy.sizes(limits))
+        if not proposed or list(proposed) != sorted({n for n in proposed if 1 <= n <= top}):
+            raise ResolutionError(
+                f"capture_size_policy={policy.NAME}: it proposes {list(proposed)}, which isn't a "
+                f"rising list of numbers from 1 to {top}; name {name} or choose another policy"
+            )
+        return CaptureSizes(proposed, f"policy {policy.NAME}: {policy.SUMMARY}")
     if not asked:
         raise ResolutionError(
             f"{name}=[]: a graph mode that records needs at least one size; name some, leave the "
