@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,7 +56,7 @@ class InductorBackend(Backend):
         """Compile a graph; its sizes are those of the example inputs, symbolic ones included."""
         del dynamic
         inductor = import_inductor()
-        from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+        from torch._inductor.exc import CppCompileError, InductorError, InvalidCxxCompiler
 
         with self._private_folder() as folder, _shapes_of(example_inputs) as dynamic_shapes:
             self._kernels.offer(folder.path)
@@ -63,10 +64,13 @@ class InductorBackend(Backend):
                 compiled: Callable[..., Any] = inductor.standalone_compile(
                     graph, list(example_inputs), dynamic_shapes=dynamic_shapes
                 )
-            except (CppCompileError, InvalidCxxCompiler) as error:
+            except (InductorError, CppCompileError, InvalidCxxCompiler) as error:
+                cause = getattr(error, "inner_exception", error)
+                if not isinstance(cause, CppCompileError | InvalidCxxCompiler):
+                    raise
                 raise ConfigError(
                     "backend inductor needs a C++ compiler that can compile PyTorch's headers "
-                    f"({str(error).strip().splitlines()[0]}); install g++, name one in CXX, or "
+                    f"({str(cause).strip().splitlines()[0]}); install g++, name one in CXX, or "
                     "choose another backend"
                 ) from error
             self._kernels.collect(folder.path)
@@ -80,7 +84,8 @@ class InductorBackend(Backend):
         from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
 
         folder = PrivateFolder()
-        with temporary_cache_dir(str(folder.path)), config.patch(self._patches):
+        patched = config.patch(self._patches)
+        with _environment_kept(), temporary_cache_dir(str(folder.path)), patched:
             yield folder
 
     def torch_backend(self) -> Callable[..., Any]:
@@ -89,7 +94,10 @@ class InductorBackend(Backend):
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             inductor = import_inductor()
             patches = self.options.patches
-            compiled: Any = inductor.compile_fx.compile_fx(graph, inputs, config_patches=patches)
+            with _environment_kept():
+                compiled: Any = inductor.compile_fx.compile_fx(
+                    graph, inputs, config_patches=patches
+                )
             return compiled  # type: ignore[no-any-return]  # its type lists what others ask for
 
         return compile_graph
@@ -132,6 +140,21 @@ class InductorBackend(Backend):
                 _version("triton"),
             ]
         return f"{super().fingerprint()}/{hashlib.sha256(repr(settings).encode()).hexdigest()}"
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Undo what inductor writes into the environment.
+
+    Its cache directory's name, and an address in this process, which is wrong in any other.
+    """
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def import_inductor() -> Any:
