@@ -7,10 +7,12 @@ left in Dynamo's process-wide caches, where a second engine would find it.
 
 from __future__ import annotations
 
+import gc
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import fx
@@ -108,21 +110,33 @@ def trace_model(model: CausalLM, max_num_tokens: int, device: torch.device) -> T
         return model(input_ids, positions)  # type: ignore[no-any-return]  # nn.Module's __call__
 
     entry = with_own_code(call, "model_trace")
-    compiled = torch.compile(
-        entry,
-        fullgraph=True,
-        backend=capture,
-        options={"guard_filter_fn": lambda guards: [False] * len(guards)},
-    )
+    compiled = torch.compile(entry, fullgraph=True, backend=capture)
     try:
         # Without 0/1 specialisation, a branch on "one token" is a guard, not a silent constant.
-        with shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # added by torch's config machinery
+        with _no_collection(), shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # added by torch's config machinery
             compiled(ids, positions)
     except (TorchDynamoException, ConstraintViolationError) as error:
-        raise ModelError(_refusal(model, capture.refusal or _reason(error))) from error
+        if capture.refusal or not capture.kept:
+            raise ModelError(_refusal(model, capture.refusal or _reason(error))) from error
     finally:
         forget(entry)
-    return _describe(*capture.take())
+    return _describe(*capture.kept.pop())
+
+
+class _CapturedError(Exception):
+    """Ends Dynamo's work: the graph is there, and nobody wants guards or bytecode."""
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hold garbage collection off: a trace makes millions of objects and hardly a cycle."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Capture:
@@ -131,9 +145,10 @@ class _Capture:
     def __init__(self, tokens: TokenRange) -> None:
         self.tokens = tokens
         self.refusal = ""
-        self._kept: list[tuple[fx.GraphModule, tuple[Any, ...]]] = []
+        # Dynamo keeps its backends, and must not keep the model by one: whoever reads this pops.
+        self.kept: list[tuple[fx.GraphModule, tuple[Any, ...]]] = []
 
-    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> NoReturn:
         mode = TracingContext.get().fake_mode
         env = mode.shape_env if mode is not None else None
         for guard in env.guards if env is not None else ():
@@ -147,13 +162,8 @@ class _Capture:
                     f"`{expression}`, which a batch of {number} breaks, at `{guard.sloc}`"
                 )
                 raise ValueError(self.refusal)
-        self._kept.append((graph, tuple(inputs)))
-        (results,) = graph.graph.output_node().args
-        return lambda *_inputs: tuple(torch.empty(0) for _ in results)  # type: ignore[union-attr]  # a tuple of nodes
-
-    def take(self) -> tuple[fx.GraphModule, tuple[Any, ...]]:
-        """Give the graph away: Dynamo keeps its backends, and must not keep the model by one."""
-        return self._kept.pop()
+        self.kept.append((graph, tuple(inputs)))
+        raise _CapturedError
 
 
 def _is_branch(guard: Any) -> bool:

@@ -63,7 +63,7 @@ def test_a_model_that_ignores_an_input_is_traced_without_it() -> None:
 
 def test_dynamo_keeps_no_graph_of_ours() -> None:
     def kept() -> int:
-        return sum(bool(getattr(backend, "_kept", ())) for backend in cached_backends.values())
+        return sum(bool(getattr(backend, "kept", ())) for backend in cached_backends.values())
 
     before = kept()
     trace_model(ToyDecoder(1), 64, CPU)
