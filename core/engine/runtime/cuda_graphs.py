@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,11 +26,16 @@ class CudaGraphDevice:
     def session(self) -> Iterator[None]:
         """Enter the side stream; a recording that an exception left open is ended."""
         torch.cuda.synchronize()
+        # A collection could destroy another engine's graphs or events, which no capture allows.
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             with torch.cuda.stream(self._stream):
                 yield
         finally:
             self._abandon()
+            if collecting:
+                gc.enable()
             torch.cuda.synchronize()
 
     def begin(self) -> None:
