@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import (
     Gemma2Config,
     GPTNeoXConfig,
@@ -182,7 +183,9 @@ def test_the_demo_model_speaks_as_transformers_does() -> None:
         checkpoint = llm.core.checkpoint
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_config(checkpoint.config, attn_implementation="eager")
+        model = AutoModelForCausalLM.from_config(
+            checkpoint.config, dtype=torch.float32, attn_implementation="eager"
+        )
         state = dict(checkpoint.loader.tensors(checkpoint.path, checkpoint.config))
         model.load_state_dict(state, strict=False)
         model.tie_weights()
