@@ -60,7 +60,7 @@ def warm_up(job: CompileJob, steps: Sequence[tuple[TokenRange, ModelCall]]) -> N
 
 
 class GraphCompiler:
-    """Turns graphs into callables, each once: from memory, from the store, or by compiling.
+    """Turns graphs into callables: from the artifact store, or by compiling.
 
     Args:
         job: gives the backend, the store, the passes and the event bus.
@@ -71,18 +71,12 @@ class GraphCompiler:
     def __init__(self, job: CompileJob, fingerprint: str, report: CompileReport) -> None:
         self._job = job
         self._report = report
-        self._made: dict[tuple[str, TokenRange], Callable[..., Any]] = {}
         self._factors = {
             **environment_factors(job.device),
             "strategy": fingerprint,
             "backend": job.backend.fingerprint(),
             "passes": " ".join(one.fingerprint() for one in job.passes),
         }
-
-    @property
-    def made(self) -> int:
-        """Callables that were compiled or loaded so far, each counted once."""
-        return self._report.cache_hits + self._report.cache_misses
 
     def apply_passes(self, graph: fx.GraphModule) -> None:
         """Run the passes that work on the whole graph, in place."""
@@ -105,8 +99,6 @@ class GraphCompiler:
             ModelError: the backend's code would be right for a part of the range only.
         """
         digest = graph_hash(graph)
-        if digest is not None and (made := self._made.get((digest, tokens))) is not None:
-            return made
         start = perf_counter()
         call, cached = self._load_or_make(digest, graph, tokens)
         seconds = perf_counter() - start
@@ -115,8 +107,6 @@ class GraphCompiler:
         self._report.cache_hits += cached
         self._report.cache_misses += not cached
         self._job.events.emit(CompiledUnit(f"{unit} [{tokens}]", seconds, cached=cached))
-        if digest is not None:
-            self._made[digest, tokens] = call
         return call
 
     def _load_or_make(

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from torch import fx
+from torch._ops import OpOverloadPacket
 
 from engine.errors import ConfigError
 from engine.ops import known_break_ops
@@ -17,6 +18,17 @@ def break_op_name(node: fx.Node) -> str:
         return ""
     packet = getattr(node.target, "overloadpacket", node.target)
     return str(getattr(packet, "_qualified_op_name", ""))
+
+
+def writes(graph: fx.GraphModule) -> bool:
+    """Say whether a graph calls an operator, as such, that writes to its arguments."""
+    for node in graph.graph.nodes:
+        packet = getattr(node.target, "overloadpacket", node.target)
+        if node.op == "call_function" and isinstance(packet, OpOverloadPacket):
+            overloads = (getattr(packet, name) for name in packet.overloads())
+            if any(overload._schema.is_mutable for overload in overloads):  # noqa: SLF001 - the schema has no public name
+                return True
+    return False
 
 
 def check_break_ops(names: Iterable[str]) -> None:

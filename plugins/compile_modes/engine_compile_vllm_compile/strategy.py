@@ -12,7 +12,7 @@ from engine.plugin import Numerics, StartupCost
 from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy
 from engine.token_range import TokenRange, plan_ranges
 from engine.tracing import Traced, trace_model
-from engine_compile_vllm_compile.break_ops import break_op_name, check_break_ops
+from engine_compile_vllm_compile.break_ops import break_op_name, check_break_ops, writes
 from engine_compile_vllm_compile.split import Piece, split_graph
 from engine_compile_vllm_compile.stitch import Stitcher
 
@@ -50,36 +50,42 @@ class PiecewiseCompile(CompileStrategy):
         steps = [(tokens, stitcher.stitch(compiler.compile(tokens))) for tokens in ranges]
         with timed(report, "warm-up"):
             warm_up(job, steps)
-        return CompiledModel(dispatch(steps), report, capturable=job.backend.CAPTURABLE)
+        return CompiledModel(
+            dispatch(steps),
+            report,
+            capturable=job.backend.CAPTURABLE,
+            # Compilers wrap an operator that writes to its arguments in one that no mode may see.
+            watchable=not any(writes(piece.graph) for piece in pieces if not piece.is_break),
+        )
 
 
 class _PieceCompiler:
-    """Compiles the pieces of a model for one range after the other, and reports each."""
+    """Compiles the distinct pieces of a model for one range after the other, and reports each."""
 
     def __init__(
         self, job: CompileJob, pieces: list[Piece], ranges: int, compiler: GraphCompiler
     ) -> None:
         self._pieces, self._compiler, self._events = pieces, compiler, job.events
-        hashes = [graph_hash(piece.graph) for piece in pieces if not piece.is_break]
-        self.pieces = len(hashes)
-        self.unique_pieces = len(set(hashes) - {None}) + hashes.count(None)
+        compiled = {index: piece for index, piece in enumerate(pieces) if not piece.is_break}
+        # A piece whose meaning can't be told is like no other.
+        self._kinds = {i: graph_hash(piece.graph) or str(i) for i, piece in compiled.items()}
+        self.pieces, self.unique_pieces = len(compiled), len(set(self._kinds.values()))
         self._total, self._done = self.unique_pieces * ranges, 0
 
     def compile(self, tokens: TokenRange) -> list[Callable[..., Any]]:
         """Return one callable per piece; break ops stay what they are."""
-        calls = []
-        for index, piece in enumerate(self._pieces):
-            if piece.is_break:
-                calls.append(piece.graph.forward)
-                continue
-            name = f"piece {index}"
-            before = self._compiler.made
-            calls.append(self._compiler.compile(name, piece.graph, tokens))
-            if self._compiler.made > before:
+        made: dict[str, Callable[..., Any]] = {}
+        for index, kind in self._kinds.items():
+            if kind not in made:
+                name, graph = f"piece {index}", self._pieces[index].graph
+                made[kind] = self._compiler.compile(name, graph, tokens)
                 self._done += 1
                 detail = f"{name}, {tokens} tokens"
                 self._events.emit(PhaseAdvanced("compile", self._done, self._total, detail))
-        return calls
+        return [
+            piece.graph.forward if piece.is_break else made[self._kinds[index]]
+            for index, piece in enumerate(self._pieces)
+        ]
 
 
 def _stitcher(traced: Traced, pieces: list[Piece]) -> Stitcher:

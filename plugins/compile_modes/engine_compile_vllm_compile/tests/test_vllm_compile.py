@@ -214,3 +214,29 @@ def test_neither_random_numbers_nor_dynamos_settings_are_touched() -> None:
         compiled(ToyDecoder(), break_ops=("nope",))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch._dynamo.config.get_config_copy() == settings
+
+
+def test_operators_in_pieces_can_be_watched_unless_one_writes() -> None:
+    library = torch.library.Library("toy_ops", "FRAGMENT")
+    library.define("shift(Tensor x) -> Tensor")
+    library.define("fill(Tensor(a!) x) -> ()")
+    library.impl("shift", lambda x: x + 1, "CompositeExplicitAutograd")
+    library.impl("fill", lambda x: [x.add_(1)].clear(), "CompositeExplicitAutograd")
+    torch.library.register_fake("toy_ops::shift", torch.empty_like, lib=library)
+    torch.library.register_fake("toy_ops::fill", lambda x: None, lib=library)
+
+    class Shifts(ToyDecoder):
+        def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            return torch.ops.toy_ops.shift(super().forward(input_ids, positions))  # type: ignore[no-any-return]  # operators are untyped
+
+    class Fills(ToyDecoder):
+        def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            hidden = super().forward(input_ids, positions)
+            torch.ops.toy_ops.fill(hidden)
+            return hidden
+
+    for kind, watchable in ((ToyDecoder, True), (Shifts, True), (Fills, False)):
+        model = kind(1)
+        made, _ = compiled(model)
+        assert made.watchable is watchable
+        assert torch.equal(run_step(made.call, model, 4), run_step(model, model, 4))
