@@ -246,10 +246,10 @@ class _Resolver:
             try:
                 schema(**given)
             except ValidationError as error:
-                raise ResolutionError(
-                    f"{_option_problems(field, error)}; {self.facts.chosen[kind]} has "
-                    f"{_describe(schema.model_fields)}"
-                ) from None
+                problems = _option_problems(field, error)
+                if schema.model_config.get("extra") != "allow":
+                    problems += f"; {self.facts.chosen[kind]} has {_describe(schema.model_fields)}"
+                raise ResolutionError(problems) from None
             for key, value in given.items():
                 setting = f"compilation_config.{field}.{key}"
                 by = self._origin(setting, f"compilation_config.{field}")
@@ -344,7 +344,9 @@ def _option_problems(field: str, error: ValidationError) -> str:
         where = ".".join([field, *map(str, problem["loc"])])
         unknown = problem["type"] == "extra_forbidden"
         message = "no such option" if unknown else str(problem["msg"])
-        problems.append(f"{where}={problem['input']!r}: {message}")
+        # What a schema says of all its options together names the option itself.
+        value = f"={problem['input']!r}" if problem["loc"] else ""
+        problems.append(f"{where}{value}: {message.removeprefix('Value error, ')}")
     return "; ".join(problems)
 
 

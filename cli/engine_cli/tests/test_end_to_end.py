@@ -75,7 +75,11 @@ def test_generate_says_which_text_belongs_to_which_prompt(engine: Engine, model:
         (["--dtype", "bfloat17"], "--dtype=bfloat17: must be auto"),
         (["--max-tokens", "300"], "maximum context length is 256 tokens"),
         (["--cudagraph-mode", "full"], "device cpu can't record graphs"),
-        (["--backend-options", "x=1"], "backend_options.x=1: no such option"),
+        (
+            ["--backend", "eager", "--backend-options", "x=1"],
+            "backend_options.x=1: no such option",
+        ),
+        (["--backend-options", "x=1"], "backend_options: inductor has no setting 'x'"),
         (["--hf-overrides", "no_such_field=1"], "has no such field"),
         (["--tokenizer", "/nowhere"], "/nowhere"),
         (["--load-format", "gguf"], "gguf"),
