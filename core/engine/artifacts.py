@@ -203,7 +203,15 @@ class FileStore:
             except OSError as error:
                 self._tell(error)
                 return None
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("waiting for another process that makes %s", path.stem)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                # No locks on this file system: the same may be made twice, and one of them stays.
+                os.close(descriptor)
+                return None
             # The holder before us removed the file: a lock on it excludes nobody any more.
             with suppress(FileNotFoundError):
                 if os.fstat(descriptor).st_ino == path.stat().st_ino:

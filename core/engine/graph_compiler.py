@@ -5,6 +5,7 @@ Public: compile strategies decide what the graphs are; what happens to one is th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -24,6 +25,8 @@ from engine.token_range import Shapes, TokenRange
 
 if TYPE_CHECKING:
     from engine.strategies import CompileJob, CompileReport, ModelCall
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -100,7 +103,9 @@ class GraphCompiler:
         """
         digest = graph_hash(graph)
         start = perf_counter()
-        call, cached = self._load_or_make(digest, graph, tokens)
+        call, cached, kept = self._load_or_make(digest, graph, tokens)
+        if not kept and self._job.backend.CACHEABLE:
+            logger.info("%s can't be kept; it is compiled at each start", unit)
         seconds = perf_counter() - start
         phase = "load" if cached else "compile"
         self._report.seconds[phase] = self._report.seconds.get(phase, 0.0) + seconds
@@ -111,21 +116,22 @@ class GraphCompiler:
 
     def _load_or_make(
         self, digest: str | None, graph: fx.GraphModule, tokens: TokenRange
-    ) -> tuple[Callable[..., Any], bool]:
+    ) -> tuple[Callable[..., Any], bool, bool]:
+        """Return the callable, whether it was loaded, and whether it can be next time."""
         if digest is None or not self._job.backend.CACHEABLE:
-            return self._make(graph, tokens), False
+            return self._make(graph, tokens), False, False
         factors = {**self._factors, "graph": digest, "tokens": str(tokens)}
         key, store = artifact_key(factors), self._job.store
         if (call := self._load(key, graph, tokens)) is not None:
-            return call, True
+            return call, True, True
         with store.lock(key):
             # Whoever held the lock before us may have made it.
             if (call := self._load(key, graph, tokens)) is not None:
-                return call, True
+                return call, True, True
             call = self._make(graph, tokens)
             if (data := self._job.backend.save(call)) is not None:
                 store.put(key, data, factors)
-        return call, False
+        return call, False, data is not None
 
     def _load(
         self, key: str, graph: fx.GraphModule, tokens: TokenRange

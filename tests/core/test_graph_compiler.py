@@ -20,6 +20,7 @@ from engine.errors import ModelError
 from engine.events import CompiledUnit, Event
 from engine.graph_compiler import GraphCompiler
 from engine.strategies import Backend, CompileReport, Pass
+from engine.testing.backends import KeepingBackend
 from engine.testing.compiling import ToyDecoder, compile_job, run_step
 from engine.token_range import TokenRange
 from engine.tracing import Traced, trace_model
@@ -33,32 +34,14 @@ class Options(BaseModel):
     level: int = 0
 
 
-class KeepingBackend(Backend):
-    """Runs graphs as they are; its artifact is a word."""
+class LeveledBackend(KeepingBackend):
+    """Has an option and counts by number."""
 
-    NAME = "keeping"
-    SUMMARY = "keeps artifacts, for tests"
-    CACHEABLE = True
     OPTIONS = Options
 
-    compiled = loaded = 0
-
-    def compile(
-        self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
-    ) -> Callable[..., Any]:
-        self.compiled += 1
-        return graph.forward
-
-    def save(self, compiled: Callable[..., Any]) -> bytes | None:
-        return b"whole"
-
-    def load(
-        self, artifact: bytes, graph: fx.GraphModule, example_inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        if artifact != b"whole":
-            raise ValueError("not mine")
-        self.loaded += 1
-        return graph.forward
+    @property
+    def compiled(self) -> int:
+        return len(self.graphs)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +60,7 @@ def compile_graph(
     on_event: Callable[[Event], None] | None = None,
 ) -> tuple[Callable[..., Any], CompileReport]:
     job = compile_job(
-        ToyDecoder(1), backend or KeepingBackend(), store=store, passes=passes, on_event=on_event
+        ToyDecoder(1), backend or LeveledBackend(), store=store, passes=passes, on_event=on_event
     )
     report = CompileReport()
     call = GraphCompiler(job, fingerprint, report).compile("graph", traced.graph, tokens)
@@ -86,7 +69,7 @@ def compile_graph(
 
 def test_a_second_start_compiles_nothing_and_runs_the_same(traced: Traced, tmp_path: Path) -> None:
     model = ToyDecoder(2)
-    backends, events = [KeepingBackend(), KeepingBackend()], list[Event]()
+    backends, events = [LeveledBackend(), LeveledBackend()], list[Event]()
     for backend in backends:
         call, _ = compile_graph(
             traced, FileStore(tmp_path), backend=backend, on_event=events.append
@@ -105,14 +88,14 @@ class Doubles(Pass):
         return 0
 
 
-class OtherVersion(KeepingBackend):
+class OtherVersion(LeveledBackend):
     """The same backend, a version later."""
 
     VERSION = "2"
 
 
 FLIPS: dict[str, dict[str, Any]] = {
-    "backend option": {"backend": KeepingBackend(Options(level=1))},
+    "backend option": {"backend": LeveledBackend(Options(level=1))},
     "backend version": {"backend": OtherVersion()},
     "strategy": {"fingerprint": "another"},
     "pass": {"passes": (Doubles(),)},
@@ -177,7 +160,7 @@ def test_an_artifact_that_the_backend_rejects_is_made_anew_once(
     header = path.read_bytes().partition(b"\n")[0]
     factors = json.loads(header)["factors"]
     store.put(path.stem, b"half", factors)
-    backends = [KeepingBackend(), KeepingBackend()]
+    backends = [LeveledBackend(), LeveledBackend()]
     for backend in backends:
         compile_graph(traced, FileStore(tmp_path), backend=backend)
     assert [(b.compiled, b.loaded) for b in backends] == [(1, 0), (0, 1)]
@@ -185,7 +168,7 @@ def test_an_artifact_that_the_backend_rejects_is_made_anew_once(
 
 
 def test_an_artifact_of_the_wrong_type_is_made_anew(traced: Traced) -> None:
-    class Wrong(KeepingBackend):
+    class Wrong(LeveledBackend):
         def load(self, artifact: bytes, graph: Any, example_inputs: Any) -> Any:
             return 7
 
@@ -205,7 +188,7 @@ def test_a_graph_that_cannot_be_described_is_compiled_and_not_kept(tmp_path: Pat
         more = whole.graph.graph.call_function(lambda x: x + shift, (whole.result,))
     whole.graph.graph.output_node().args = ((more,),)
     whole.graph.recompile()
-    backend = KeepingBackend()
+    backend = LeveledBackend()
     call, _ = compile_graph(whole, FileStore(tmp_path), backend=backend)
     assert torch.equal(run_step(whole.bind(call), model, 4), run_step(model, model, 4))
     assert backend.compiled == 1
@@ -213,7 +196,7 @@ def test_a_graph_that_cannot_be_described_is_compiled_and_not_kept(tmp_path: Pat
 
 
 def test_code_that_is_right_for_a_part_of_the_range_only_is_refused(traced: Traced) -> None:
-    class Assumes(KeepingBackend):
+    class Assumes(LeveledBackend):
         def compile(
             self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
         ) -> Callable[..., Any]:
@@ -248,7 +231,7 @@ from engine.testing.compiling import ToyDecoder
 root, processes, rounds = Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 whole = trace_model(ToyDecoder(1), 64, torch.device("cpu"))
 
-class Logs(KeepingBackend):
+class Logs(LeveledBackend):
     def compile(self, graph, example_inputs, *, dynamic):
         with (folder / "compiled").open("a") as log:
             log.write("x")

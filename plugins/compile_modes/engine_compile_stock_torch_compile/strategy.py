@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 import torch
 from pydantic import BaseModel, ConfigDict
 
@@ -37,9 +39,15 @@ class StockTorchCompile(CompileStrategy):
     OPTIONS = StockOptions
     SETTINGS = frozenset({"compile_sizes"})
 
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self._entry: FunctionType | None = None
+        self._watch: Watch | None = None
+
     def compile(self, job: CompileJob) -> CompiledModel:
         """Compile by running the shapes that serving is known to need."""
-        model, watch = job.model, Watch(job.events)
+        model = job.model
+        watch = self._watch = Watch(job.events)
 
         def call_model(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             if not torch.compiler.is_compiling():
@@ -72,5 +80,7 @@ class StockTorchCompile(CompileStrategy):
 
     def close(self) -> None:
         """Drop what Dynamo keeps for this engine's entry function."""
-        if (entry := self.__dict__.pop("_entry", None)) is not None:
-            forget(entry)
+        if self._entry is not None and self._watch is not None:
+            forget(self._entry)
+            self._watch.close()
+        self._entry = self._watch = None

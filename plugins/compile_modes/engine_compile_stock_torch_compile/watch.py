@@ -34,13 +34,17 @@ class Watch:
         self._events = events
         self._fresh: list[float] = []
         self._gave_up = False
+        self._compile_graph: Callable[..., Any] | None = None
 
     def backend(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         """Return a backend that does the same and is watched."""
+        self._compile_graph = compile_graph
 
         def watched(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            if self._compile_graph is None:
+                raise RuntimeError("the engine was closed")
             start = perf_counter()
-            compiled: Callable[..., Any] = compile_graph(graph, inputs)
+            compiled: Callable[..., Any] = self._compile_graph(graph, inputs)
             self._fresh.append(perf_counter() - start)
             return compiled
 
@@ -58,6 +62,10 @@ class Watch:
             return hidden
 
         return call
+
+    def close(self) -> None:
+        """Let go of the backend: Dynamo keeps what it was given for the life of the process."""
+        self._compile_graph = None
 
     def left_uncompiled(self, num_tokens: int) -> None:
         """Report, once, that PyTorch gave up compiling and runs the model's own Python."""

@@ -5,35 +5,20 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
 
+from engine.artifacts import FileStore
 from engine.errors import ModelError
 from engine.events import CompiledUnit, Event
-from engine.strategies import Backend, CompiledModel
+from engine.strategies import CompiledModel
+from engine.testing.backends import CountingBackend, KeepingBackend
 from engine.testing.compiling import ToyDecoder, compile_job, run_step
 from engine_compile_dynamo_trace_once.strategy import TraceOnce
-
-
-class CountingBackend(Backend):
-    """Runs the graph as it is and counts."""
-
-    NAME = "counting"
-    SUMMARY = "counts, for tests"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.graphs: list[fx.GraphModule] = []
-
-    def compile(
-        self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
-    ) -> Callable[..., Any]:
-        self.graphs.append(graph)
-        return graph.forward
 
 
 def compiled(model: ToyDecoder, **settings: Any) -> tuple[CompiledModel, CountingBackend]:
@@ -151,3 +136,13 @@ def test_random_numbers_and_settings_are_as_before_also_after_a_refusal() -> Non
     assert torch.equal(torch.get_rng_state(), state)
     assert torch._dynamo.config.get_config_copy() == settings
     assert torch.fx.experimental._config.get_config_copy() == shapes  # type: ignore[attr-defined]  # likewise
+
+
+def test_a_second_start_compiles_nothing_and_another_depth_does(tmp_path: Path) -> None:
+    made = []
+    for layers in (2, 2, 3):
+        model, backend = ToyDecoder(layers), KeepingBackend()
+        call = TraceOnce().compile(compile_job(model, backend, store=FileStore(tmp_path))).call
+        assert torch.equal(run_step(call, model, 5), run_step(model, model, 5))
+        made.append((len(backend.graphs), backend.loaded))
+    assert made == [(1, 0), (0, 1), (1, 0)]

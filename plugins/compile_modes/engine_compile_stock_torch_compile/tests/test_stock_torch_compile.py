@@ -5,35 +5,16 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
 
 from engine.events import CompiledUnit, Event, Notice
-from engine.strategies import Backend, CompiledModel
+from engine.strategies import CompiledModel
+from engine.testing.backends import CountingBackend
 from engine.testing.compiling import ToyDecoder, compile_job, run_step
 from engine_compile_stock_torch_compile.strategy import StockOptions, StockTorchCompile
-
-
-class CountingBackend(Backend):
-    """Runs the graph as it is and counts."""
-
-    NAME = "counting"
-    SUMMARY = "counts, for tests"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.graphs: list[fx.GraphModule] = []
-
-    def compile(
-        self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
-    ) -> Callable[..., Any]:
-        self.graphs.append(graph)
-        return graph.forward
-
 
 Made = tuple[CompiledModel, CountingBackend, StockTorchCompile]
 

@@ -6,34 +6,20 @@ import gc
 import random
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import fx, nn
 
+from engine.artifacts import FileStore
 from engine.errors import ConfigError, ModelError
 from engine.events import CompiledUnit, Event, PhaseAdvanced
-from engine.strategies import Backend, CompiledModel
+from engine.strategies import CompiledModel
+from engine.testing.backends import CountingBackend, KeepingBackend
 from engine.testing.compiling import ToyDecoder, compile_job, run_step
 from engine_compile_vllm_compile.strategy import PiecewiseCompile
-
-
-class CountingBackend(Backend):
-    """Runs the graph as it is and remembers what it was asked to compile."""
-
-    NAME = "counting"
-    SUMMARY = "counts, for tests"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.compiled: list[tuple[tuple[Any, ...], bool]] = []
-
-    def compile(
-        self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
-    ) -> Callable[..., Any]:
-        self.compiled.append((tuple(example_inputs), dynamic))
-        return graph.forward
 
 
 def compiled(model: ToyDecoder, **settings: Any) -> tuple[CompiledModel, CountingBackend]:
@@ -63,7 +49,7 @@ def test_every_number_of_tokens_gives_the_models_own_bits(settings: dict[str, An
 def test_equal_layers_are_compiled_once_however_many_there_are(layers: int) -> None:
     made, backend = compiled(ToyDecoder(layers))
     assert made.report.pieces == layers + 1
-    assert made.report.unique_pieces == len(backend.compiled) == 3
+    assert made.report.unique_pieces == len(backend.inputs) == 3
 
 
 def test_layers_of_different_shape_do_not_share_a_piece() -> None:
@@ -71,7 +57,7 @@ def test_layers_of_different_shape_do_not_share_a_piece() -> None:
     layer = model.layers[2]
     layer.up, layer.down = nn.Linear(16, 32, bias=False), nn.Linear(16, 16, bias=False)
     made, backend = compiled(model.requires_grad_(False))
-    assert made.report.unique_pieces == len(backend.compiled) == 4
+    assert made.report.unique_pieces == len(backend.inputs) == 4
     assert torch.equal(run_step(made.call, model, 7), run_step(model, model, 7))
 
 
@@ -90,7 +76,7 @@ def test_a_number_of_tokens_runs_the_exact_size_before_the_range() -> None:
     made, backend = compiled(model, exact_sizes=(5,), ranges=(16,), on_event=events.append)
     units = [event.unit for event in events if isinstance(event, CompiledUnit)]
     assert [unit.partition("[")[2] for unit in units] == ["5]"] * 2 + ["1-16]"] * 2 + ["17-64]"] * 2
-    sizes = [inputs[0].shape[0] for inputs, dynamic in backend.compiled if not dynamic]
+    sizes = [inputs[0].shape[0] for inputs, dynamic in backend.inputs if not dynamic]
     assert all(isinstance(size, int) for size in sizes)
     assert made.report.ranges == (5, 16, 64)
 
@@ -98,7 +84,7 @@ def test_a_number_of_tokens_runs_the_exact_size_before_the_range() -> None:
 def test_each_range_is_told_its_bounds() -> None:
     _, backend = compiled(ToyDecoder(1), ranges=(16,))
     bounds = set()
-    for inputs, _ in backend.compiled:
+    for inputs, _ in backend.inputs:
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         sizes: list[Any] = [tensor.shape[0] for tensor in tensors]
         size = next(size for size in sizes if isinstance(size, torch.SymInt))
@@ -110,19 +96,19 @@ def test_each_range_is_told_its_bounds() -> None:
 def test_nothing_is_compiled_after_compile_returned_in_whatever_order_sizes_come() -> None:
     model = ToyDecoder(2)
     made, backend = compiled(model, max_num_tokens=40, exact_sizes=(4,), ranges=(16,))
-    count, counters = len(backend.compiled), dict(torch._dynamo.utils.counters["stats"])
+    count, counters = len(backend.inputs), dict(torch._dynamo.utils.counters["stats"])
     sizes = random.sample(range(1, 41), 40)
     for num_tokens in sizes:
         expected = run_step(model, model, num_tokens)
         assert torch.equal(run_step(made.call, model, num_tokens), expected), sizes
-    assert len(backend.compiled) == count
+    assert len(backend.inputs) == count
     assert dict(torch._dynamo.utils.counters["stats"]) == counters
 
 
 def test_without_splitting_ops_the_model_is_one_piece() -> None:
     model = ToyDecoder()
     made, backend = compiled(model, break_ops=())
-    assert made.report.pieces == len(backend.compiled) == 1
+    assert made.report.pieces == len(backend.inputs) == 1
     assert torch.equal(run_step(made.call, model, 7), run_step(model, model, 7))
 
 
@@ -202,7 +188,7 @@ def test_progress_and_cost_are_reported_piece_by_piece() -> None:
     made, backend = compiled(ToyDecoder(), ranges=(16,), on_event=events.append)
     advanced = [event for event in events if isinstance(event, PhaseAdvanced)]
     assert [event.done for event in advanced] == [1, 2, 3, 4, 5, 6]
-    assert {event.total for event in advanced} == {len(backend.compiled)}
+    assert {event.total for event in advanced} == {len(backend.inputs)}
     assert made.report.cache_misses == 6
     assert {"trace", "split", "compile", "warm-up"} <= made.report.seconds.keys()
 
@@ -240,3 +226,21 @@ def test_operators_in_pieces_can_be_watched_unless_one_writes() -> None:
         made, _ = compiled(model)
         assert made.watchable is watchable
         assert torch.equal(run_step(made.call, model, 4), run_step(model, model, 4))
+
+
+def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
+    model, backends = ToyDecoder(3), (KeepingBackend(), KeepingBackend())
+    for backend in backends:
+        job = compile_job(model, backend, store=FileStore(tmp_path), ranges=(8,))
+        made = PiecewiseCompile().compile(job)
+        assert torch.equal(run_step(made.call, model, 5), run_step(model, model, 5))
+    assert [(len(b.graphs), b.loaded) for b in backends] == [(6, 0), (0, 6)]
+    assert (made.report.cache_hits, made.report.cache_misses) == (6, 0)
+
+
+def test_a_deeper_model_shares_the_pieces_that_it_has_in_common(tmp_path: Path) -> None:
+    for layers in (2, 7):
+        model, backend = ToyDecoder(layers), KeepingBackend()
+        made = PiecewiseCompile().compile(compile_job(model, backend, store=FileStore(tmp_path)))
+        assert torch.equal(run_step(made.call, model, 5), run_step(model, model, 5))
+    assert (len(backend.graphs), backend.loaded) == (0, 3)

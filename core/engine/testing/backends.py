@@ -1,0 +1,67 @@
+"""Backends that compile nothing, for tests of what calls a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from torch import fx
+
+from engine.strategies import Backend
+
+
+class CountingBackend(Backend):
+    """Runs graphs as they are and remembers what it was given.
+
+    Attributes:
+        graphs: in the order in which they were compiled.
+        inputs: the example inputs of each, and whether its sizes were dynamic.
+    """
+
+    NAME = "counting"
+    SUMMARY = "run graphs as they are and count them"
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.graphs: list[fx.GraphModule] = []
+        self.inputs: list[tuple[tuple[Any, ...], bool]] = []
+
+    def compile(
+        self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
+    ) -> Callable[..., Any]:
+        """Return the graph's own forward."""
+        self.graphs.append(graph)
+        self.inputs.append((tuple(example_inputs), dynamic))
+        return graph.forward
+
+
+class KeepingBackend(CountingBackend):
+    """Also keeps artifacts: a word, which says that the graph was seen before.
+
+    Attributes:
+        loaded: how many artifacts it restored.
+    """
+
+    NAME = "keeping"
+    SUMMARY = "run graphs as they are and keep a word of each"
+    CACHEABLE = True
+
+    loaded = 0
+
+    def save(self, compiled: Callable[..., Any]) -> bytes | None:
+        """Return the word."""
+        return b"whole"
+
+    def load(
+        self, artifact: bytes, graph: fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """Take the word for the deed.
+
+        Raises:
+            ValueError: it is another word.
+        """
+        if artifact != b"whole":
+            raise ValueError("not mine")
+        self.loaded += 1
+        return graph.forward
