@@ -87,6 +87,14 @@ def test_asking_to_abort_makes_it_an_error(run: Any, operator: str) -> None:
         run(PROMPTS, 6, **settings("full", on_capture_failure="abort"))
 
 
+def test_compiled_code_that_hides_it_is_not_recorded(run: Any, operator: str) -> None:
+    plain = run(PROMPTS, 6, cudagraph_mode="none", model_impl="strange")
+    ran = run(PROMPTS, 6, **settings("piecewise", mode="vllm_compile", backend="eager"))
+    assert ran.tokens == plain.tokens
+    assert ran.of(GraphCaptured) == []
+    assert any(operator in notice.message for notice in ran.of(Notice))
+
+
 def test_half_of_a_composition_may_be_refused(run: Any, operator: str) -> None:
     ran = run(PROMPTS, 6, **settings("full_and_piecewise"))
     assert ran.steps == {

@@ -133,7 +133,10 @@ class ModelRunner:
         device = make_graph_device(self._graph_device)
         if device is not None:
             made = self._strategies.compiler.USES_BACKEND
-            compiled = replace(compiled, call=device.adopt(compiled.call, compiled=made))
+            call = device.adopt(compiled.call, compiled=made)
+            # What a device takes as a whole shows nothing of its inside.
+            watchable = compiled.watchable and (call is compiled.call or not made)
+            compiled = replace(compiled, call=call, watchable=watchable)
             if self._unknown_ops is None:
                 self._unknown_ops = self._unknown_operators()
         return GraphJob(
