@@ -7,16 +7,19 @@ be shown without compiling anything.
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.errors import BrokenPluginError, ConfigError
+from engine.errors import BrokenPluginError, ConfigError, PluginError
 
 if TYPE_CHECKING:
     from torch import fx
 
     from engine.strategies import Pass
+
+logger = logging.getLogger(__name__)
 
 STAGES = ("graph", "piece")
 """`graph`: on the whole traced graph, before it is cut or compiled. `piece`: on what one backend
@@ -44,10 +47,23 @@ def load_passes(catalog: PassCatalog, switches: Sequence[str]) -> tuple[Pass, ..
 
     Raises:
         ConfigError: a switch names no pass, or isn't one.
-        PluginError: a pass can't be loaded, or the passes can't be ordered.
+        PluginError: a pass that a switch names can't be loaded, or the passes can't be ordered.
     """
-    installed: list[type[Pass]] = [catalog.load("passes", n) for n in catalog.names("passes")]
+    named = {_name(switch) for switch in switches}
+    installed: list[type[Pass]] = []
+    for name in catalog.names("passes"):
+        try:
+            installed.append(catalog.load("passes", name))
+        except PluginError as error:
+            if name in named:
+                raise
+            # Nobody asked for it, so it must not keep a model from being served.
+            logger.warning("left out: %s", error)
     return tuple(one() for one in order_passes(installed, switches))
+
+
+def _name(switch: str) -> str:
+    return switch[1:].lower().replace("-", "_")
 
 
 def order_passes(installed: Iterable[type[Pass]], switches: Sequence[str]) -> list[type[Pass]]:
@@ -67,7 +83,7 @@ def _switched(by_name: dict[str, type[Pass]], switches: Sequence[str]) -> set[st
     on = {name for name, one in by_name.items() if one.ON_BY_DEFAULT}
     seen: dict[str, str] = {}
     for switch in switches:
-        sign, name = switch[:1], switch[1:].lower().replace("-", "_")
+        sign, name = switch[:1], _name(switch)
         if sign not in ("+", "-"):
             raise ConfigError(
                 f"compilation_config.passes: {switch!r} is no switch; write +{switch} to turn "

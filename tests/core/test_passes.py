@@ -16,6 +16,7 @@ from engine.errors import BrokenPluginError, ConfigError
 from engine.passes import apply_passes, load_passes, order_passes
 from engine.registry import Registry
 from engine.strategies import Pass
+from engine.testing.distributions import PluginMaker
 
 
 def made(
@@ -129,6 +130,20 @@ def test_an_ill_formed_graph_is_blamed_on_the_pass_that_left_it() -> None:
 
     with pytest.raises(BrokenPluginError, match="pass ruin failed"):
         apply_passes(doubling(), [made("ruin", ruin)()], "graph")
+
+
+def test_a_broken_pass_that_nobody_named_is_left_out_with_a_line(
+    make_plugin: PluginMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_plugin("broken", kind="passes", source="raise ImportError('no such thing')")
+    registry = Registry()
+    others = set(registry.names("passes")) - {"broken"}
+    switches = [f"+{name}" for name in others]
+    assert {one.NAME for one in load_passes(registry, switches)} == others
+    assert "no such thing" in caplog.text
+    for switch in ("+broken", "-BROKEN"):
+        with pytest.raises(BrokenPluginError, match="no such thing"):
+            load_passes(registry, [switch])
 
 
 def test_the_installed_passes_can_be_ordered() -> None:

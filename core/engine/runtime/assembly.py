@@ -9,8 +9,9 @@ from typing import Any
 from engine.attention import AttentionPlugin
 from engine.config import EngineConfig
 from engine.events import EventBus
+from engine.passes import load_passes
 from engine.registry import Registry
-from engine.strategies import Backend, CompileStrategy, GraphStrategy
+from engine.strategies import Backend, CompileStrategy, GraphStrategy, Pass
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Strategies:
     Attributes:
         compiler, graphs, backend, attention: one instance each, not shared with other engines.
         make_graphs: builds another graph strategy by name, for those that compose.
+        passes: the FX passes that are on, in order; none where the compile mode runs none.
     """
 
     compiler: CompileStrategy
@@ -27,6 +29,7 @@ class Strategies:
     backend: Backend
     attention: AttentionPlugin
     make_graphs: Callable[[str], GraphStrategy]
+    passes: tuple[Pass, ...]
 
 
 def assemble(config: EngineConfig, registry: Registry) -> Strategies:
@@ -34,6 +37,7 @@ def assemble(config: EngineConfig, registry: Registry) -> Strategies:
 
     Raises:
         PluginError: one of them can't be loaded.
+        ConfigError: a switch of `passes` names no pass.
     """
     chosen = config.compilation_config
 
@@ -41,8 +45,10 @@ def assemble(config: EngineConfig, registry: Registry) -> Strategies:
         plugin = registry.load(kind, str(name))
         return plugin(plugin.OPTIONS(**options))
 
+    compiler: CompileStrategy = make("compile_modes", chosen.mode, chosen.mode_options)
     return Strategies(
-        compiler=make("compile_modes", chosen.mode, chosen.mode_options),
+        compiler=compiler,
+        passes=load_passes(registry, chosen.passes) if "passes" in compiler.SETTINGS else (),
         graphs=make("cudagraph_modes", chosen.cudagraph_mode, chosen.cudagraph_options),
         backend=make("backends", chosen.backend, chosen.backend_options),
         attention=make("attention", config.attention, {}),

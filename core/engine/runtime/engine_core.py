@@ -80,9 +80,10 @@ class EngineCore:
         config = self.resolution.config
         if config.device == "cpu" and config.threads:
             torch.set_num_threads(config.threads)
+        # Before the weights are read, so that what a plugin refuses is said at once.
+        strategies = assemble(config, registry)
         model = build_model(checkpoint, self.resolution, registry, self.events)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        strategies = assemble(config, registry)
         runner = ModelRunner(
             model, config, strategies, vocab_size=self.vocab_size, events=self.events
         )

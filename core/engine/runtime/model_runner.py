@@ -113,7 +113,7 @@ class ModelRunner:
                     break_ops=frozenset(
                         known_break_ops() if chosen.splitting_ops is None else chosen.splitting_ops
                     ),
-                    passes=(),
+                    passes=self._strategies.passes,
                     store=open_store(self._config),
                     events=self._events,
                     dummy_batch=self.dummy_batch,
