@@ -81,6 +81,59 @@ def _scores(
 
 
 @triton.jit
+def _attend_tile(
+    q,
+    query_at,
+    top,
+    total,
+    sums,
+    cache,
+    plane,
+    table,
+    base,
+    end,
+    head,
+    lane,
+    deep,
+    scale,
+    heads: tl.constexpr,
+    depth: tl.constexpr,
+    block_size: tl.constexpr,
+    tile: tl.constexpr,
+    window: tl.constexpr,
+    soft_cap: tl.constexpr,
+    exact: tl.constexpr,
+):
+    """Take the keys [base, base + tile) of one request and head into a running softmax.
+
+    Returns the highest score of each row, the sum of its weights, and its weighted values.
+    """
+    key_at = base + tl.arange(0, tile)
+    seen = key_at < end
+    block = tl.load(table + key_at // block_size, mask=seen, other=0).to(tl.int64)
+    place = ((block * heads + head) * block_size + key_at % block_size) * depth
+    k = tl.load(
+        cache + place[None, :] + lane[:, None], mask=seen[None, :] & deep[:, None], other=0.0
+    ).to(q.dtype)
+    s = _scores(q, k, query_at, key_at, seen[None, :], scale, window, soft_cap, exact)
+    peak = tl.maximum(top, tl.max(s, 1))
+    # A row that has seen nothing yet must not compute -inf minus -inf.
+    safe = tl.where(peak == float("-inf"), 0.0, peak)
+    p = tl.exp2(s - safe[:, None])
+    fade = tl.exp2(top - safe)
+    v = tl.load(
+        cache + plane + place[:, None] + lane[None, :],
+        mask=seen[:, None] & deep[None, :],
+        other=0.0,
+    ).to(q.dtype)
+    if exact:
+        sums = sums * fade[:, None] + tl.dot(p.to(q.dtype), v, input_precision="ieee")
+    else:
+        sums = sums * fade[:, None] + tl.dot(p.to(q.dtype), v)
+    return peak, total * fade + tl.sum(p, 1), sums
+
+
+@triton.jit
 def attend_any(
     query,
     out,
@@ -143,35 +196,29 @@ def attend_any(
         if window > 0:
             begin = tl.maximum(before + first - window + 1, 0) // tile * tile
         for base in range(begin, end, tile):
-            key_at = base + tl.arange(0, tile)
-            seen = key_at < end
-            block = tl.load(
-                tables + request * table_stride + key_at // block_size, mask=seen, other=0
-            ).to(tl.int64)
-            place = ((block * heads + head) * block_size + key_at % block_size) * depth
-            k = tl.load(
-                cache + place[None, :] + lane[:, None],
-                mask=seen[None, :] & deep[:, None],
-                other=0.0,
+            top, total, sums = _attend_tile(
+                q,
+                query_at,
+                top,
+                total,
+                sums,
+                cache,
+                plane,
+                tables + request * table_stride,
+                base,
+                end,
+                head,
+                lane,
+                deep,
+                scale,
+                heads,
+                depth,
+                block_size,
+                tile,
+                window,
+                soft_cap,
+                exact,
             )
-            s = _scores(
-                q, k.to(q.dtype), query_at, key_at, seen[None, :], scale, window, soft_cap, exact
-            )
-            peak = tl.maximum(top, tl.max(s, 1))
-            safe = tl.where(peak == float("-inf"), 0.0, peak)
-            p = tl.exp2(s - safe[:, None])
-            fade = tl.exp2(top - safe)
-            v = tl.load(
-                cache + plane + place[:, None] + lane[None, :],
-                mask=seen[:, None] & deep[None, :],
-                other=0.0,
-            ).to(q.dtype)
-            if exact:
-                sums = sums * fade[:, None] + tl.dot(p.to(q.dtype), v, input_precision="ieee")
-            else:
-                sums = sums * fade[:, None] + tl.dot(p.to(q.dtype), v)
-            total = total * fade + tl.sum(p, 1)
-            top = peak
         # Rows that are no query have seen nothing.
         result = sums / tl.where(total == 0.0, 1.0, total)[:, None]
         to = (start + token)[:, None] * out_stride + (head * group + member)[:, None] * depth
@@ -227,30 +274,29 @@ def attend_decode(
     total = tl.zeros([rows], tl.float32)
     sums = tl.zeros([rows, padded_depth], tl.float32)
     for base in range(begin, end, tile):
-        key_at = base + tl.arange(0, tile)
-        seen = key_at < end
-        block = tl.load(
-            tables + request * table_stride + key_at // block_size, mask=seen, other=0
-        ).to(tl.int64)
-        place = ((block * heads + head) * block_size + key_at % block_size) * depth
-        k = tl.load(
-            cache + place[None, :] + lane[:, None], mask=seen[None, :] & deep[:, None], other=0.0
-        ).to(q.dtype)
-        s = _scores(q, k, query_at, key_at, seen[None, :], scale, window, soft_cap, exact)
-        peak = tl.maximum(top, tl.max(s, 1))
-        p = tl.exp2(s - peak[:, None])
-        fade = tl.exp2(top - peak)
-        v = tl.load(
-            cache + plane + place[:, None] + lane[None, :],
-            mask=seen[:, None] & deep[None, :],
-            other=0.0,
-        ).to(q.dtype)
-        if exact:
-            sums = sums * fade[:, None] + tl.dot(p.to(q.dtype), v, input_precision="ieee")
-        else:
-            sums = sums * fade[:, None] + tl.dot(p.to(q.dtype), v)
-        total = total * fade + tl.sum(p, 1)
-        top = peak
+        top, total, sums = _attend_tile(
+            q,
+            query_at,
+            top,
+            total,
+            sums,
+            cache,
+            plane,
+            tables + request * table_stride,
+            base,
+            end,
+            head,
+            lane,
+            deep,
+            scale,
+            heads,
+            depth,
+            block_size,
+            tile,
+            window,
+            soft_cap,
+            exact,
+        )
     slot = ((request * heads + head) * splits + split) * group + row
     tl.store(part_tops + slot, top, mask=live)
     tl.store(part_totals + slot, total, mask=live)
