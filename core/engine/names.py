@@ -61,7 +61,7 @@ class PluginName(str, metaclass=_OpenMembers):
     KIND: ClassVar[str] = ""
 
     def __new__(cls, value: str) -> Self:
-        """Create the constant from any spelling (`VLLM-Compile` and `vllm_compile` are one)."""
+        """Create the constant from any spelling (`My-Mode` and `my_mode` are one)."""
         return super().__new__(cls, normalize(value))
 
     def __repr__(self) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
 from engine.batch import BatchShape
 from engine.testing.compiling import ToyDecoder
-from engine.testing.graph_modes import GraphBench, decode, prefilled, random_ids
+from engine.testing.graph_modes import GraphBench, decode, prefilled, random_ids, random_steps
 
 RECORDING = ["full", "full_and_piecewise", "full_decode_only", "piecewise"]
 
@@ -18,19 +16,8 @@ RECORDING = ["full", "full_and_piecewise", "full_decode_only", "piecewise"]
 @pytest.mark.parametrize("name", RECORDING)
 def test_any_batch_gives_what_it_gives_without_graphs(name: str, lazy: bool) -> None:
     bench = GraphBench(name, lazy=lazy)
-    alive: list[int] = []
-    for number in range(24):
-        chunks = [(n, random_ids(random.choice([1, 1, 1, 2]))) for n in alive]
-        if len(alive) < 5 and random.random() < 0.5:
-            chunks.append((number, random_ids(random.randrange(1, 9))))
-            alive.append(number)
-        random.shuffle(chunks)
-        if chunks:
-            result = bench.step(chunks)
-            assert result.equal, (number, result.decision)
-        for n in [n for n in alive if len(bench.tokens[n].token_ids) > 20]:
-            alive.remove(n)
-            bench.release(n)
+    for number, result in random_steps(bench, 24, shuffle=True):
+        assert result.equal, (number, result.decision)
     kinds = {bench.strategy.dispatch(BatchShape.decode(n)).kind for n in (1, 2, 3, 4)}
     assert kinds <= set(bench.strategy.KINDS)
 

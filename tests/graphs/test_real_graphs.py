@@ -16,7 +16,7 @@ from engine.batch import BatchShape
 from engine.events import Event, GraphCaptured
 from engine.registry import Registry
 from engine.testing.compiling import ToyDecoder
-from engine.testing.graph_modes import GraphBench, decode, prefilled, random_ids
+from engine.testing.graph_modes import GraphBench, decode, prefilled, random_ids, random_steps
 from engine.testing.recordable_attention import RecordableAttention
 
 pytestmark = pytest.mark.gpu
@@ -51,18 +51,8 @@ def test_any_batch_gives_what_it_gives_without_graphs(
     name: str, lazy: bool, attention: str
 ) -> None:
     bench = bench_of(name, attention, lazy=lazy, abort_on_failure=True)
-    alive: list[int] = []
-    for number in range(20):
-        chunks = [(n, random_ids(random.choice([1, 1, 1, 2]))) for n in alive]
-        if len(alive) < 5 and random.random() < 0.5:
-            chunks.append((number, random_ids(random.randrange(1, 9))))
-            alive.append(number)
-        if chunks:
-            result = bench.step(chunks)
-            assert result.equal, (number, result.decision)
-        for n in [n for n in alive if len(bench.tokens[n].token_ids) > 20]:
-            alive.remove(n)
-            bench.release(n)
+    for number, result in random_steps(bench, 20):
+        assert result.equal, (number, result.decision)
 
 
 @pytest.mark.parametrize("name", RECORDING)

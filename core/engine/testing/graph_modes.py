@@ -235,6 +235,34 @@ def decode(names: Sequence[Hashable]) -> list[tuple[Hashable, list[int]]]:
     return [(name, random_ids(1)) for name in names]
 
 
+def random_steps(
+    bench: GraphBench, count: int, *, shuffle: bool = False
+) -> Iterator[tuple[int, StepResult]]:
+    """Run random batches of up to five sequences that come, grow and go.
+
+    Args:
+        bench: where they run.
+        count: batches to make; one without sequences isn't run.
+        shuffle: put the sequences of each batch in a random order.
+
+    Yields:
+        The number of the batch, and what it gave.
+    """
+    alive: list[int] = []
+    for number in range(count):
+        chunks = [(n, random_ids(random.choice([1, 1, 1, 2]))) for n in alive]  # noqa: S311 - likewise
+        if len(alive) < 5 and random.random() < 0.5:  # noqa: S311 - likewise
+            chunks.append((number, random_ids(random.randrange(1, 9))))  # noqa: S311 - likewise
+            alive.append(number)
+        if shuffle:
+            random.shuffle(chunks)
+        if chunks:
+            yield number, bench.step(chunks)
+        for n in [n for n in alive if len(bench.tokens[n].token_ids) > 20]:
+            alive.remove(n)
+            bench.release(n)
+
+
 def prefilled(bench: GraphBench, lengths: Sequence[int]) -> GraphBench:
     """Give a bench the sequences 0, 1, … with random prompts of these lengths.
 
