@@ -10,7 +10,6 @@ exactly. Each line says ok or FAULT, what was checked, and the numbers.
 from __future__ import annotations
 
 import argparse
-import gc
 import random
 import sys
 import time
@@ -86,9 +85,6 @@ def engine(watch: Watch, compilation: dict[str, Any], **settings: Any) -> Iterat
         yield llm
     finally:
         llm.close()
-        del llm
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def generate(llm: LLM, prompts: list[list[int]], new: int) -> list[list[int]]:
@@ -187,8 +183,6 @@ def check_memory_is_flat(report: Report) -> None:
         report.check("200 prompt lengths: graphs", len(watch.captured) == recorded, recorded)
         dropped = [event for event in watch.captured if event.dropped]
         report.check("default sizes: none dropped", not dropped, [e.dropped for e in dropped[:1]])
-    gc.collect()
-    torch.cuda.empty_cache()
     left = torch.cuda.memory_allocated()
     report.check("closing: nothing is left", left < 16 * MIB, f"{left / MIB:.1f} MiB")
 

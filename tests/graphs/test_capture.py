@@ -107,9 +107,10 @@ def test_a_lazy_whole_graph_isnt_recorded_from_a_batch_of_another_kind() -> None
 
 
 @pytest.mark.parametrize("name", RECORDING)
-def test_a_memory_budget_ends_recording(name: str) -> None:
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_memory_budget_ends_recording_and_is_no_failure(name: str, abort: bool) -> None:
     first = GraphBench(name, sizes=(1, 2, 4)).captured[0]
-    bench = GraphBench(name, sizes=(1, 2, 4), memory_budget=first.num_bytes)
+    bench = GraphBench(name, sizes=(1, 2, 4), memory_budget=first.num_bytes, abort_on_failure=abort)
     kept = [event for event in bench.captured if not event.dropped]
     assert [event.num_tokens for event in kept] == [4]
     assert all("graphs may take" in event.dropped for event in bench.captured[1:])

@@ -46,6 +46,17 @@ def test_each_graph_besides_costs_what_the_tried_ones_cost() -> None:
     assert expected == per_graph * (len(SIZES) + 1)
 
 
+@pytest.mark.parametrize("name", RECORDING)
+def test_what_is_reserved_for_lazy_recording_covers_any_order(name: str) -> None:
+    bench = GraphBench(name, sizes=SIZES, lazy=True)
+    device = SimulatedGraphDevice()
+    compiled = replace(bench.job.compiled, call=device.adopt(bench.model, compiled=False))
+    job = replace(bench.job, device=device, compiled=compiled)
+    reserved = estimate_graph_memory(strategy_named(name), job, device.memory)
+    alone = (GraphBench(name, sizes=(size,)).device.memory() for size in SIZES)
+    assert sum(alone) <= reserved
+
+
 def test_nothing_recorded_takes_nothing() -> None:
     bench = GraphBench("full", unknown_ops=("strange::op",))
     assert not [event for event in bench.events if isinstance(event, GraphCaptured)]

@@ -137,9 +137,12 @@ class RecordingStrategy(GraphStrategy):
     def _record(self, shape: BatchShape, inputs: ModelInputs) -> bool:
         """Record one shape; when that fails it is given up and the device stays usable."""
         start, before = perf_counter(), self.device.memory()
+        if over := self._over_budget(before):
+            # No failure: what was reserved for graphs is used up, and the step runs without one.
+            self.job.events.emit(GraphCaptured(self.KINDS[0], shape.num_tokens, 0.0, 0, over))
+            return False
         dropped = ""
         try:
-            self._check_budget(before)
             with self.device.session():
                 # The first run of a shape loads modules and tunes kernels, which no graph may
                 # contain.
@@ -159,10 +162,11 @@ class RecordingStrategy(GraphStrategy):
         self.job.events.emit(event)
         return not dropped
 
-    def _check_budget(self, used: int) -> None:
+    def _over_budget(self, used: int) -> str:
         budget = self.job.memory_budget
-        if budget is not None and used >= budget:
-            raise RuntimeError(f"{used} bytes are in use of the {budget} that graphs may take")
+        if budget is None or used < budget:
+            return ""
+        return f"{used} bytes are in use of the {budget} that graphs may take"
 
     def dispatch(self, shape: BatchShape) -> Decision:
         """Pad to the smallest recorded shape that covers the batch."""

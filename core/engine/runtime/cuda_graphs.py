@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -31,9 +31,12 @@ class CudaGraphDevice:
         gc.disable()
         try:
             with torch.cuda.stream(self._stream):
-                yield
+                try:
+                    yield
+                finally:
+                    # On this stream still: a capture ends only where it began.
+                    self._abandon()
         finally:
-            self._abandon()
             if collecting:
                 gc.enable()
             torch.cuda.synchronize()
@@ -45,12 +48,13 @@ class CudaGraphDevice:
 
     def end(self) -> torch.cuda.CUDAGraph | None:
         """Stop recording; None when no kernel was launched since `begin`."""
-        graph, self._graph = self._graph, None
+        graph = self._graph
         if graph is None:
             raise RuntimeError("no recording is in force")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             graph.capture_end()
+        self._graph = None
         if any("CUDA Graph is empty" in str(w.message) for w in caught):
             return None
         return graph
@@ -72,14 +76,20 @@ class CudaGraphDevice:
         return sum((int(segment["total_size"]) for segment in mine), start=0)
 
     def _abandon(self) -> None:
+        """End a recording that an exception left open, whatever state it is in."""
         graph, self._graph = self._graph, None
         if graph is None:
             return
         try:
             graph.capture_end()
         except RuntimeError:
-            # The capture is already invalid; ending it is what makes the stream usable again.
-            torch.cuda.synchronize()
+            # The stream no longer records, but torch 2.11 stops here: its allocator still sends
+            # the stream's memory to the pool, and its random generators wait for the end.
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pool)  # noqa: SLF001 - it has no public name
+            del graph
+            self.begin()
+            self.end()
 
 
 class _Address:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -206,6 +207,10 @@ class EngineCore:
     def close(self) -> None:
         """Free what the strategies hold; the engine can't be used afterwards."""
         self._runner.close()
+        del self._runner  # and the weights with it
+        if self.resolution.config.device == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 class _Counts:

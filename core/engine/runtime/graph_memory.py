@@ -3,7 +3,8 @@
 Graphs share one pool and are recorded largest first, so the first of a kind takes nearly all that
 its kind ever takes of the pool; every graph besides costs what the driver keeps for it. So a few
 shapes are recorded before the KV cache is sized, and the others are taken to cost what the later
-ones of these cost.
+ones of these cost. Shapes that are recorded as they are met come in any order; what is reserved
+for them then covers that none reuses the memory of another.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ def estimate_graph_memory(strategy: GraphStrategy, job: GraphJob, used: Callable
         used: bytes of the device that are in use.
     """
     events, readings = EventBus(), defaultdict[str, list[int]](list)
+    dearest = 0.0
     last = used()
     start = last
 
     def read(event: Event) -> None:
-        nonlocal last
+        nonlocal last, dearest
         if isinstance(event, GraphCaptured):
             now = used()
             readings[event.kind].append(max(0, now - last))
+            dearest = max(dearest, (now - last) / event.num_tokens)
             last = now
 
     events.subscribe(read)
@@ -57,6 +60,9 @@ def estimate_graph_memory(strategy: GraphStrategy, job: GraphJob, used: Callable
     taken, recorded = used() - start, sum(map(len, readings.values()))
     later = [growths[1:] for growths in readings.values() if len(growths) > 1]
     each = max((sum(growths) / len(growths) for growths in later), default=0.0)
-    remaining = max(0, len(strategy.plan(job)) - recorded)
+    planned = strategy.plan(job)
     strategy.close()
-    return max(0, taken) + int(each * remaining)
+    expected = max(0, taken) + int(each * max(0, len(planned) - recorded))
+    if job.lazy:
+        expected += int(dearest * sum(shape.num_tokens for shape in planned))
+    return expected
