@@ -43,6 +43,18 @@ INTERFACES = {
     ),
     "Models": ("engine.models:ModelPlugin", "engine.models:CausalLM"),
     "Weight loaders": ("engine.weights:WeightsPlugin",),
+    "Grammars for structured outputs": (
+        "engine.grammars:GrammarPlugin",
+        "engine.grammars:Grammar",
+        "engine.grammars:Matcher",
+        "engine.structured_outputs:StructuredOutputs",
+    ),
+    "Tool-call parsers": (
+        "engine.tool_parsers:ToolParserPlugin",
+        "engine.tool_parsers:ToolParser",
+        "engine.tool_parsers:TextDelta",
+        "engine.tool_parsers:CallDelta",
+    ),
     "Presets": ("engine.presets:Preset", "engine.presets:Level"),
     "What is known and what runs": (
         "engine.facts:Facts",

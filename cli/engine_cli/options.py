@@ -46,6 +46,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "max_num_seqs",
         "max_num_batched_tokens",
         "max_queue",
+        "grammar",
         "enable_prefix_caching",
         "observers",
     ),
@@ -60,6 +61,7 @@ _KIND_OF_FIELD = {
     "model_impl": "models",
     "preset": "presets",
     "observers": "observers",
+    "grammar": "grammars",
     "compilation_config.capture_size_policy": "capture_sizes",
 }
 _EXTRA_FLAGS = {"model": ("-m",), "optimization_level": ("-O",)}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from engine.runtime.loading import resolve_settings
     from engine.sampling_params import SamplingParams
     from engine.settings import Settings
+    from engine.structured_outputs import StructuredOutputs
 
 _HOME = {
     "AsyncEngine": "engine.runtime.async_engine",
@@ -61,6 +62,7 @@ _HOME = {
     "ResolutionError": "engine.errors",
     "SamplingParams": "engine.sampling_params",
     "Settings": "engine.settings",
+    "StructuredOutputs": "engine.structured_outputs",
     "UnknownPluginError": "engine.errors",
     "resolve_settings": "engine.runtime.loading",
 }
@@ -92,6 +94,7 @@ __all__ = [
     "ResolutionError",
     "SamplingParams",
     "Settings",
+    "StructuredOutputs",
     "UnknownPluginError",
     "resolve_settings",
 ]

@@ -28,6 +28,7 @@ import pluggy
 if TYPE_CHECKING:
     from engine.attention import AttentionPlugin
     from engine.families import PluginFamily
+    from engine.grammars import GrammarPlugin
     from engine.models import ModelPlugin
     from engine.presets import Preset
     from engine.strategies import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         GraphStrategy,
         Pass,
     )
+    from engine.tool_parsers import ToolParserPlugin
     from engine.weights import WeightsPlugin
 
 PROJECT = "engine"
@@ -93,6 +95,14 @@ class EngineSpec:
         """Return the class that proposes capture sizes (group `engine.capture_sizes`)."""
 
     @hookspec
+    def engine_register_grammar(self) -> type[GrammarPlugin]:
+        """Return the class that constrains outputs to a grammar (group `engine.grammars`)."""
+
+    @hookspec
+    def engine_register_tool_parser(self) -> type[ToolParserPlugin]:
+        """Return the class that reads a format of tool calls (group `engine.tool_parsers`)."""
+
+    @hookspec
     def engine_register_break_ops(self) -> Sequence[str]:
         """Define operators and return the names that graphs must break at (`engine.break_ops`)."""
 
@@ -117,6 +127,8 @@ HOOK_OF_KIND: Mapping[str, str] = MappingProxyType(
         "presets": "engine_register_preset",
         "passes": "engine_register_pass",
         "capture_sizes": "engine_register_capture_sizes",
+        "grammars": "engine_register_grammar",
+        "tool_parsers": "engine_register_tool_parser",
         "break_ops": "engine_register_break_ops",
         "observers": "engine_register_observer",
         "commands": "engine_register_command",
@@ -136,6 +148,8 @@ LABEL_OF_KIND: Mapping[str, str] = MappingProxyType(
         "presets": "preset",
         "passes": "FX pass",
         "capture_sizes": "capture-size policy",
+        "grammars": "grammar library",
+        "tool_parsers": "tool-call parser",
         "break_ops": "set of break ops",
         "observers": "observer",
         "commands": "command",
@@ -155,6 +169,8 @@ BASE_OF_KIND: Mapping[str, str] = MappingProxyType(
         "presets": "engine.presets:Preset",
         "passes": "engine.strategies:Pass",
         "capture_sizes": "engine.strategies:CaptureSizePolicy",
+        "grammars": "engine.grammars:GrammarPlugin",
+        "tool_parsers": "engine.tool_parsers:ToolParserPlugin",
     }
 )
 """The base class of what a hook returns, for the kinds that register classes."""

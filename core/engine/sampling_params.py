@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from engine.errors import RequestError
+from engine.structured_outputs import StructuredOutputs
 
 MAX_LOGPROBS = 20
 """The most alternatives per position that a request may ask for, as OpenAI's API allows."""
@@ -44,6 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         include_stop_str_in_output: keep the stop string, or the text of the stop token.
         ignore_eos: don't end at the model's end tokens.
         skip_special_tokens: leave special tokens out of the text.
+        structured_outputs: what the whole text must look like; None for anything.
     """
 
     n: int = 1
@@ -65,6 +67,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -75,6 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         _normalise(self)
         _check_types(self)
         _check_ranges(self)
+        _check_structure(self)
 
     @property
     def greedy(self) -> bool:
@@ -154,6 +158,8 @@ def _check_collections(params: SamplingParams) -> None:
     allowed = "a table from token ids to numbers from -100 to 100"
     if not isinstance(bias, dict | None):
         raise _refuse("logit_bias", bias, allowed)
+    if not isinstance(params.structured_outputs, StructuredOutputs | None):
+        raise _refuse("structured_outputs", params.structured_outputs, "a StructuredOutputs")
     for token, number in (bias or {}).items():
         if not _is_int(token) or token < 0 or not _is_number(number) or abs(number) > 100:
             raise _refuse("logit_bias", {token: number}, allowed)
@@ -180,6 +186,13 @@ def _check_ranges(p: SamplingParams) -> None:
             raise _refuse(name, getattr(p, name), allowed)
     if p.max_tokens is not None and p.min_tokens > p.max_tokens:
         raise _refuse("min_tokens", p.min_tokens, f"at most max_tokens ({p.max_tokens})")
+
+
+def _check_structure(p: SamplingParams) -> None:
+    """A grammar decides where the text ends, so nothing else may forbid that."""
+    for name, contradicts in (("ignore_eos", p.ignore_eos), ("min_tokens", p.min_tokens > 0)):
+        if p.structured_outputs is not None and contradicts:
+            raise _refuse(name, getattr(p, name), "left out with structured_outputs")
 
 
 def _count_ok(value: int | None) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from engine.errors import EngineError
 from engine.events import (
     CompiledUnit,
     Event,
@@ -22,6 +23,7 @@ from engine.registry import Registry
 from engine.request import EngineOutput, EngineRequest, EngineStats
 from engine.runtime.assembly import assemble, attach_observers
 from engine.runtime.block_pool import BlockPool
+from engine.runtime.grammar_queue import GrammarQueue, Grammars
 from engine.runtime.kv_memory import bytes_per_block, plan_blocks
 from engine.runtime.loading import (
     Checkpoint,
@@ -34,8 +36,12 @@ from engine.runtime.memory import MemoryUse, human
 from engine.runtime.model_runner import ModelRunner
 from engine.runtime.scheduler import Scheduler
 from engine.settings import Settings
+from engine.structured_outputs import StructuredOutputs
 
 logger = logging.getLogger(__name__)
+
+_GRAMMAR_WAIT_SECONDS = 0.002
+"""How long a step with nothing else to do waits for a grammar before messages are looked at."""
 
 
 class EngineCore:
@@ -73,6 +79,15 @@ class EngineCore:
         self.end_token_ids = tuple(
             checkpoint.loader.end_token_ids(checkpoint.path, checkpoint.config, self.tokenizer)
         )
+        self._grammars = Grammars(
+            self.resolution.config.grammar,
+            registry,
+            self.tokenizer,
+            vocab_size=self.vocab_size,
+            end_token_ids=self.end_token_ids,
+        )
+        self._held = GrammarQueue(self._grammars)
+        self._refused: list[tuple[str, EngineError]] = []
         self.events.emit(SettingsResolved(self.resolution))
         self._runner = self._start(checkpoint, registry)
         self._counts.start_serving()
@@ -86,7 +101,12 @@ class EngineCore:
         model = build_model(checkpoint, self.resolution, registry, self.events)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         runner = ModelRunner(
-            model, config, strategies, vocab_size=self.vocab_size, events=self.events
+            model,
+            config,
+            strategies,
+            vocab_size=self.vocab_size,
+            events=self.events,
+            grammars=self._grammars,
         )
         runner.compile()
         memory = runner.measure_memory()
@@ -132,24 +152,55 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a step would compute something."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._held) or bool(self._refused)
 
     @property
     def num_waiting(self) -> int:
         """Sequences that wait to be admitted."""
-        return self._scheduler.num_waiting
+        return self._scheduler.num_waiting + len(self._held)
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a sequence.
+        """Queue a sequence; one with a grammar waits until that is compiled.
 
         Raises:
             QueueFullError: as many wait as may.
             RequestError: it can never fit.
         """
-        self._scheduler.add(request)
+        if (asked := request.params.structured_outputs) is not None:
+            self._held.add(request, asked)
+        else:
+            self._scheduler.add(request)
+
+    def check_grammar(self, asked: StructuredOutputs) -> None:
+        """Compile a grammar now.
+
+        Raises:
+            RequestError: it is invalid.
+        """
+        self._grammars.compile(asked).result()
+
+    def take_refused(self) -> list[tuple[str, EngineError]]:
+        """Return the sequences that were refused after `add`, with the reasons, once."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def _admit_compiled(self) -> None:
+        if not self._scheduler.has_work:
+            self._held.wait(_GRAMMAR_WAIT_SECONDS)
+        for request, grammar in self._held.ready():
+            try:
+                if isinstance(grammar, EngineError):
+                    raise grammar
+                self._scheduler.add(request)
+            except EngineError as error:
+                self._refused.append((request.request_id, error))
+            else:
+                self._runner.masks.start(request.request_id, grammar)
 
     def abort(self, request_id: str) -> None:
         """End a sequence and free its blocks; unknown ones are ignored."""
+        if self._held.drop(request_id):
+            return
         if self._scheduler.abort(request_id):
             self._runner.forget(request_id)
 
@@ -159,6 +210,8 @@ class EngineCore:
         A failure of the whole step (out of memory, a faulty plugin) ends the sequences that were
         in it with an error and leaves the others alone.
         """
+        if self._held:
+            self._admit_compiled()
         step = self._scheduler.schedule()
         if not step.rows:
             return self._scheduler.finish_step(step, {})
@@ -206,6 +259,7 @@ class EngineCore:
 
     def close(self) -> None:
         """Free what the strategies hold; the engine can't be used afterwards."""
+        self._grammars.close()
         self._runner.close()
         del self._runner  # and the weights with it
         if self.resolution.config.device == "cuda":

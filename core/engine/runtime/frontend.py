@@ -85,6 +85,11 @@ class Frontend:
                 f"the context of {self.max_model_len} tokens",
                 param="min_tokens",
             )
+        if params.structured_outputs is not None and self.tokenizer is None:
+            raise RequestError(
+                "structured_outputs: needs a tokenizer, and this model is served without one",
+                param="structured_outputs",
+            )
         named = [*(params.logit_bias or {}), *params.stop_token_ids]
         for token in named:
             if token >= self.vocab_size:

@@ -135,6 +135,8 @@ class LLM:
             raise RequestError("this LLM was closed")
         text, ids = self._frontend.encode(prompt)
         self._frontend.check(ids, params)
+        if params.structured_outputs is not None:
+            self._core.check_grammar(params.structured_outputs)
         return text, ids, params
 
     def _stream(self, checked: _Checked) -> Iterator[RequestOutput]:

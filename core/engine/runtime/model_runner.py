@@ -25,6 +25,8 @@ from engine.recording import mixed_shape
 from engine.request import PositionLogprobs
 from engine.runtime.assembly import Strategies
 from engine.runtime.devices import bytes_outside_torch, make_graph_device
+from engine.runtime.grammar_masks import GrammarMasks
+from engine.runtime.grammar_queue import Grammars
 from engine.runtime.graph_memory import estimate_graph_memory
 from engine.runtime.memory import MemoryUse
 from engine.runtime.sampler import SampledToken, Sampler
@@ -44,6 +46,7 @@ class ModelRunner:
         strategies: the plugins in force.
         vocab_size: V.
         events: where steps are reported.
+        grammars: computes masks for constrained sequences.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class ModelRunner:
         *,
         vocab_size: int,
         events: EventBus,
+        grammars: Grammars,
     ) -> None:
         self._model, self._config, self._strategies = model, config, strategies
         self._events = events
@@ -62,6 +66,7 @@ class ModelRunner:
         self._device = torch.device(config.device)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         self._sampler = Sampler(vocab_size, self._device, config.seed)
+        self.masks = GrammarMasks(grammars, vocab_size, self._device)
         self._max_num_tokens = int(config.max_num_batched_tokens or 1)
         max_blocks = -(-int(config.max_model_len or 1) // config.block_size)
         self._buffers = StepBuffers(
@@ -280,11 +285,14 @@ class ModelRunner:
                 indices = torch.from_numpy(starts[1:][sampling].astype(np.int64) - 1)
                 last = hidden[indices.to(self._device)]
             sequences = [rows[i].sequence for i in sampling]
-            sampled = self._sampler.sample(self._model.compute_logits(last), sequences)
+            logits = self.masks.apply(self._model.compute_logits(last), sequences)
+            sampled = self._sampler.sample(logits, sequences)
             results = {
                 sequence.request.request_id: token
                 for sequence, token in zip(sequences, sampled, strict=True)
             }
+            for request_id, message in self.masks.errors.items():
+                results[request_id] = replace(results[request_id], error=message)
         for index, row in enumerate(rows):
             if (
                 chunk := self._prompt_logprobs(row, hidden[starts[index] : starts[index + 1]])
@@ -312,6 +320,7 @@ class ModelRunner:
     def forget(self, request_id: str) -> None:
         """Drop what is kept for a sequence that has ended."""
         self._sampler.forget(request_id)
+        self.masks.forget(request_id)
 
     def close(self) -> None:
         """Free graphs, compiled code and caches."""

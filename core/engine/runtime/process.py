@@ -140,6 +140,8 @@ class _Loop:
                 self._handle(message)
             if not self._stopping and (outputs := self._core.step()):
                 self._send(Outputs(outputs))
+            for request_id, error in self._core.take_refused():
+                self._refuse(request_id, error)
 
     def _next_message(self) -> ToEngine | None:
         """Return a waiting message; wait for one only when there is nothing to compute."""
@@ -166,12 +168,12 @@ class _Loop:
         for request in requests:
             try:
                 self._core.add(request)
-            except QueueFullError as error:
-                self._send(Refused(request.request_id, full=True, message=str(error)))
-            except RequestError as error:
-                self._send(
-                    Refused(request.request_id, full=False, message=str(error), param=error.param)
-                )
+            except (QueueFullError, RequestError) as error:
+                self._refuse(request.request_id, error)
+
+    def _refuse(self, request_id: str, error: EngineError) -> None:
+        full, param = isinstance(error, QueueFullError), getattr(error, "param", None)
+        self._send(Refused(request_id, full=full, message=str(error), param=param))
 
     def _send(self, message: Any) -> None:
         self._sender.send(encode(message))
