@@ -7,29 +7,38 @@ memory, and a bad file is set aside with one log line.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import local
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
+
+from engine.artifact_file import (
+    SUFFIX,
+    artifact_key,
+    read_artifact,
+    read_header,
+    write_artifact,
+)
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
 
+__all__ = [
+    "ArtifactStore",
+    "FileStore",
+    "MemoryStore",
+    "artifact_key",
+    "artifacts_folder",
+    "open_store",
+]
+
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Version of the file layout; files of another version are set aside."""
-_MAGIC = "engine-artifact"
-
-
-def artifact_key(factors: Mapping[str, str]) -> str:
-    """Return the key of an artifact that was shaped by these factors, and by nothing else."""
-    return hashlib.sha256(json.dumps(dict(factors), sort_keys=True).encode()).hexdigest()
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class ArtifactStore(Protocol):
@@ -39,14 +48,25 @@ class ArtifactStore(Protocol):
         """Return the bytes kept under a key, or None."""
         ...
 
-    def put(self, key: str, data: bytes, factors: Mapping[str, str]) -> None:
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        factors: Mapping[str, str],
+        about: Mapping[str, str] = _NOTHING,
+    ) -> None:
         """Keep bytes under a key; visible to others whole or not at all.
 
         Args:
             key: `artifact_key(factors)`.
             data: the artifact.
             factors: what shaped it; kept beside it, so that two artifacts can be compared.
+            about: what it is called (`unit`, `model`), for people who look at the store.
         """
+        ...
+
+    def stored(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yield the key and the factors of everything that is kept, in no order."""
         ...
 
     def reject(self, key: str, reason: str) -> None:
@@ -63,20 +83,35 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._items: dict[str, bytes] = {}
+        self._factors: dict[str, Mapping[str, str]] = {}
+
+    def __str__(self) -> str:
+        return "this process's memory"
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes kept under a key, or None."""
         return self._items.get(key)
 
-    def put(self, key: str, data: bytes, factors: Mapping[str, str]) -> None:
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        factors: Mapping[str, str],
+        about: Mapping[str, str] = _NOTHING,
+    ) -> None:
         """Keep bytes under a key."""
-        del factors
-        self._items[key] = data
+        del about
+        self._items[key], self._factors[key] = data, factors
+
+    def stored(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yield the key and the factors of everything that is kept."""
+        yield from self._factors.items()
 
     def reject(self, key: str, reason: str) -> None:
         """Forget an artifact."""
         del reason
         self._items.pop(key, None)
+        self._factors.pop(key, None)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -88,9 +123,8 @@ class MemoryStore:
 class FileStore:
     """Keeps one file per artifact in a directory that processes may share.
 
-    A file is one line of JSON (format, key, size, SHA-256, factors) and the artifact's bytes. No
-    path is in it, so the directory can be moved. Writers rename a finished file into place, under
-    a lock per key.
+    `engine.artifact_file` says what is in a file; no path is, so the directory can be moved.
+    Writers rename a finished file into place, under a lock per key.
 
     Args:
         root: the directory; made if need be.
@@ -106,9 +140,12 @@ class FileStore:
         except OSError as error:
             self._tell(error)
 
+    def __str__(self) -> str:
+        return str(self.root)
+
     def path(self, key: str) -> Path:
         """Return the file of a key."""
-        return self.root / f"{key}.artifact"
+        return self.root / f"{key}{SUFFIX}"
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes kept under a key; a file that isn't what was written is set aside."""
@@ -132,29 +169,33 @@ class FileStore:
                 self.reject(key, str(error))
                 return None
 
-    def put(self, key: str, data: bytes, factors: Mapping[str, str]) -> None:
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        factors: Mapping[str, str],
+        about: Mapping[str, str] = _NOTHING,
+    ) -> None:
         """Keep bytes under a key, or in memory when the directory can't be written."""
-        header = {
-            "magic": _MAGIC,
-            "format": FORMAT,
-            "key": key,
-            "size": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "factors": dict(factors),
-        }
         unfinished = self.root / f"{key}.{os.getpid()}.tmp"
         try:
             with unfinished.open("wb") as file:
-                file.write(json.dumps(header).encode() + b"\n")
-                file.write(data)
+                write_artifact(file, key, data, factors, about)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(self.path(key))
         except OSError as error:
             self._tell(error)
-            self._overflow.put(key, data, factors)
+            self._overflow.put(key, data, factors, about)
             with suppress(OSError):
                 unfinished.unlink()
+
+    def stored(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yield the key and the factors of everything that is kept and readable."""
+        yield from self._overflow.stored()
+        for path in self.root.glob(f"*{SUFFIX}"):
+            with suppress(OSError, ValueError), path.open("rb") as file:
+                yield path.stem, read_header(file, path.stem).factors
 
     def reject(self, key: str, reason: str) -> None:
         """Move an artifact out of the way, for whoever wants to look at it."""
@@ -231,30 +272,8 @@ class FileStore:
 
 
 def _read(path: Path, key: str) -> bytes:
-    """Return an artifact's bytes.
-
-    Raises:
-        OSError: the file can't be read.
-        ValueError: it isn't what was written under that key.
-    """
     with path.open("rb") as file:
-        line = file.readline()
-        data = file.read()
-    try:
-        header = json.loads(line)
-    except ValueError:
-        raise ValueError("its first line is no JSON") from None
-    if not isinstance(header, dict) or header.get("magic") != _MAGIC:
-        raise ValueError("it is no artifact")
-    if header.get("format") != FORMAT:
-        raise ValueError(f"its format is {header.get('format')!r}, not {FORMAT}")
-    if header.get("key") != key or artifact_key(header.get("factors", {})) != key:
-        raise ValueError("it belongs to another key")
-    if header.get("size") != len(data):
-        raise ValueError(f"it has {len(data)} bytes of {header.get('size')}")
-    if header.get("sha256") != hashlib.sha256(data).hexdigest():
-        raise ValueError("its checksum doesn't fit")
-    return data
+        return read_artifact(file, key)
 
 
 def default_cache_dir() -> Path:
@@ -263,7 +282,11 @@ def default_cache_dir() -> Path:
     return Path(base).expanduser() / "engine"
 
 
+def artifacts_folder(cache_dir: Path | None) -> Path:
+    """Return the folder of the artifacts in a cache directory, or in the default one."""
+    return (cache_dir or default_cache_dir()).expanduser() / "artifacts"
+
+
 def open_store(config: EngineConfig) -> ArtifactStore:
     """Open the artifact store that the configuration names, or the default one."""
-    chosen = config.compilation_config.cache_dir
-    return FileStore((chosen or default_cache_dir()).expanduser() / "artifacts")
+    return FileStore(artifacts_folder(config.compilation_config.cache_dir))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -14,11 +15,20 @@ def environment_factors(device: torch.device) -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "torch": f"{torch.__version__} {torch.version.git_version}",
+        "triton": _version("triton"),
+        "transformers": _version("transformers"),
         "machine": platform.machine(),
         "device": _accelerator(device) or "cpu",
         # Host code is compiled for this very processor, also beside an accelerator.
         "cpu": f"{torch.backends.cpu.get_cpu_capability()} {_cpu_flags()}",
     }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "absent"
 
 
 def _accelerator(device: torch.device) -> str:

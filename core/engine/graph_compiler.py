@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from engine.artifact_comparison import nearest
 from engine.artifacts import artifact_key
 from engine.batch import BatchShape
 from engine.environment import environment_factors
-from engine.errors import ModelError
+from engine.errors import ConfigError, ModelError
 from engine.events import CompiledUnit
 from engine.graph_hash import graph_hash
 from engine.passes import apply_passes
+from engine.plugin import Plugin
 from engine.token_range import Shapes, TokenRange
 
 if TYPE_CHECKING:
@@ -76,15 +78,21 @@ class GraphCompiler:
         self._report = report
         self._factors = {
             **environment_factors(job.device),
+            **job.key_factors,
             "strategy": fingerprint,
-            "backend": job.backend.fingerprint(),
-            "passes": " ".join(one.fingerprint() for one in job.passes),
+            "backend": _identity(job.backend),
+            "passes": " ".join(map(_identity, job.passes)),
         }
 
     def apply_passes(self, graph: fx.GraphModule) -> None:
-        """Run the passes that work on the whole graph, in place."""
+        """Run the passes that work on the whole graph, in place.
+
+        The graph that comes of it is a part of every key from here on: two models share artifacts
+        when all of their code is the same, never a piece of one that looks like one of the other.
+        """
         with timed(self._report, "passes"):
             self._count(apply_passes(graph, self._job.passes, "graph"))
+        self._factors["whole graph"] = graph_hash(graph) or "can't be told"
 
     def _count(self, fired: dict[str, int]) -> None:
         for name, times in fired.items():
@@ -100,38 +108,65 @@ class GraphCompiler:
 
         Raises:
             ModelError: the backend's code would be right for a part of the range only.
+            ConfigError: only kept artifacts may be used, and there is none; says what differs.
         """
-        digest = graph_hash(graph)
+        name = f"{unit} [{tokens}]"
         start = perf_counter()
-        call, cached, kept = self._load_or_make(digest, graph, tokens)
-        if not kept and self._job.backend.CACHEABLE:
-            logger.info("%s can't be kept; it is compiled at each start", unit)
+        call, cached = self._load_or_make(name, graph, tokens)
         seconds = perf_counter() - start
         phase = "load" if cached else "compile"
         self._report.seconds[phase] = self._report.seconds.get(phase, 0.0) + seconds
         self._report.cache_hits += cached
         self._report.cache_misses += not cached
-        self._job.events.emit(CompiledUnit(f"{unit} [{tokens}]", seconds, cached=cached))
+        self._job.events.emit(CompiledUnit(name, seconds, cached=cached))
         return call
 
     def _load_or_make(
-        self, digest: str | None, graph: fx.GraphModule, tokens: TokenRange
-    ) -> tuple[Callable[..., Any], bool, bool]:
-        """Return the callable, whether it was loaded, and whether it can be next time."""
-        if digest is None or not self._job.backend.CACHEABLE:
-            return self._make(graph, tokens), False, False
+        self, name: str, graph: fx.GraphModule, tokens: TokenRange
+    ) -> tuple[Callable[..., Any], bool]:
+        """Return the callable, and whether it was loaded."""
+        if not self._job.backend.CACHEABLE:
+            return self._make_unkept(name, graph, tokens, "the backend keeps nothing"), False
+        if (digest := graph_hash(graph)) is None:
+            reason = "something in its graph can't be described"
+            return self._make_unkept(name, graph, tokens, reason), False
         factors = {**self._factors, "graph": digest, "tokens": str(tokens)}
         key, store = artifact_key(factors), self._job.store
         if (call := self._load(key, graph, tokens)) is not None:
-            return call, True, True
+            return call, True
+        if self._job.require_cache:
+            raise ConfigError(
+                f"compilation_config.require_cache: {name} is not among the artifacts in {store}"
+                f"{nearest(store.stored(), factors)}; compile it first (`engine compile`, or one "
+                "start without --require-cache)"
+            )
         with store.lock(key):
             # Whoever held the lock before us may have made it.
             if (call := self._load(key, graph, tokens)) is not None:
-                return call, True, True
+                return call, True
             call = self._make(graph, tokens)
-            if (data := self._job.backend.save(call)) is not None:
-                store.put(key, data, factors)
-        return call, False, data is not None
+            if (data := self._job.backend.save(call)) is None:
+                self._note_unkept(name, "the backend can't save it")
+            else:
+                about = {"unit": name, "model": self._job.model_name}
+                store.put(key, data, factors, about)
+        return call, False
+
+    def _make_unkept(
+        self, name: str, graph: fx.GraphModule, tokens: TokenRange, reason: str
+    ) -> Callable[..., Any]:
+        if self._job.require_cache:
+            raise ConfigError(
+                f"compilation_config.require_cache: {name} can't come from an artifact: {reason}; "
+                "leave --require-cache out, or choose another backend or compile mode"
+            )
+        self._note_unkept(name, reason)
+        return self._make(graph, tokens)
+
+    def _note_unkept(self, name: str, reason: str) -> None:
+        self._report.unkept[name] = reason
+        if self._job.backend.CACHEABLE:
+            logger.info("%s is compiled at each start: %s", name, reason)
 
     def _load(
         self, key: str, graph: fx.GraphModule, tokens: TokenRange
@@ -161,6 +196,12 @@ class GraphCompiler:
                 "or a compile mode that keeps guards"
             )
         return call
+
+
+def _identity(plugin: Plugin) -> str:
+    """Return a plugin's fingerprint, with name, version and options also where it forgets them."""
+    own, least = plugin.fingerprint(), Plugin.fingerprint(plugin)
+    return own if own.startswith(least) else f"{least} {own}"
 
 
 def _specialized(graph: fx.GraphModule, shapes: Shapes) -> tuple[fx.GraphModule, tuple[Any, ...]]:

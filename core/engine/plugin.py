@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from engine.cache_key import settings_factors
 from engine.facts import Facts
 
 
@@ -90,5 +92,10 @@ class Plugin(ABC):
         return None
 
     def fingerprint(self) -> str:
-        """Return what identifies the plugin's output in a cache key: name, version, options."""
-        return f"{self.NAME}/{self.VERSION}/{self.options.model_dump_json()}"
+        """Return what identifies the plugin's output in a cache key: name, version, options.
+
+        An option that is marked `engine.cache_key.OutOfKey` isn't in it. A subclass that knows of
+        more that shapes what it makes adds that to what `super().fingerprint()` returns.
+        """
+        options = json.dumps(settings_factors(self.options), sort_keys=True)
+        return f"{self.NAME}/{self.VERSION}/{options}"

@@ -68,6 +68,14 @@ class CompileJob:
     dummy_batch: DummyBatch
     exact_sizes: tuple[int, ...] = ()
     """Token counts to specialise for, besides the ranges (`compile_sizes`)."""
+    key_factors: Mapping[str, str] = field(default_factory=dict)
+    """What every artifact's key must hold besides graph, plugins and environment: settings, and
+    the code of the engine, of the model and of the plugins in force."""
+    model_name: str = ""
+    """What the model is called, for people who look at the store; no part of a key."""
+    require_cache: bool = False
+    """Compile nothing: a unit that isn't in the store ends the start-up. A strategy that keeps to
+    it names the setting in `SETTINGS`; others are refused when it is asked for."""
 
 
 @dataclass
@@ -79,6 +87,7 @@ class CompileReport:
         unique_pieces: how many of them differ.
         ranges: upper ends of the token ranges that were compiled separately.
         cache_hits, cache_misses: callables loaded from the artifact store, and compiled.
+        unkept: units that the store can't keep, with the reason; compiled at each start.
         passes: how many times each pass fired.
         seconds: by phase (`trace`, `split`, `compile`, `load`, …).
     """
@@ -88,6 +97,7 @@ class CompileReport:
     ranges: tuple[int, ...] = ()
     cache_hits: int = 0
     cache_misses: int = 0
+    unkept: dict[str, str] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -28,6 +28,7 @@ from engine.runtime.devices import bytes_outside_torch, make_graph_device
 from engine.runtime.grammar_masks import GrammarMasks
 from engine.runtime.grammar_queue import Grammars
 from engine.runtime.graph_memory import estimate_graph_memory
+from engine.runtime.key_factors import key_factors, model_name
 from engine.runtime.memory import MemoryUse
 from engine.runtime.sampler import SampledToken, Sampler
 from engine.runtime.scheduler import Row, Step
@@ -122,6 +123,9 @@ class ModelRunner:
                     store=open_store(self._config),
                     events=self._events,
                     dummy_batch=self.dummy_batch,
+                    key_factors=key_factors(self._config, self._strategies, self._model),
+                    model_name=model_name(self._config),
+                    require_cache=chosen.require_cache,
                 )
             )
 

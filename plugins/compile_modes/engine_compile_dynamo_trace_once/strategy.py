@@ -20,7 +20,9 @@ class TraceOnce(CompileStrategy):
     SUMMARY = "trace the whole model once, compile it once, never look at a guard again"
     NUMERICS = Numerics.TOLERANCE
     STARTUP_COST = StartupCost.MINUTES
-    SETTINGS = frozenset({"compile_sizes", "compile_ranges", "passes", "cache_dir"})
+    SETTINGS = frozenset(
+        {"compile_sizes", "compile_ranges", "passes", "cache_dir", "require_cache"}
+    )
 
     def compile(self, job: CompileJob) -> CompiledModel:
         """Trace, compile the graph for every range, and bind the parameters."""

@@ -30,7 +30,14 @@ class PiecewiseCompile(CompileStrategy):
     NUMERICS = Numerics.TOLERANCE
     STARTUP_COST = StartupCost.SECONDS
     SETTINGS = frozenset(
-        {"splitting_ops", "compile_sizes", "compile_ranges", "passes", "cache_dir"}
+        {
+            "splitting_ops",
+            "compile_sizes",
+            "compile_ranges",
+            "passes",
+            "cache_dir",
+            "require_cache",
+        }
     )
 
     def compile(self, job: CompileJob) -> CompiledModel:
