@@ -21,6 +21,7 @@ from engine.names import BackendName, CompilationMode, CUDAGraphMode
 from engine.plugin import Plugin, Refusal
 from engine.presets import Level
 from engine.records import Record, Resolution
+from engine.required_cache import cannot_be_kept
 from engine.settings import Settings
 
 __all__ = ["Catalog", "Record", "Resolution", "default_budget", "resolve"]
@@ -100,6 +101,7 @@ class _Resolver:
             self._axis(kind, field, make, getattr(level, kind))
         self._options()
         self._unused()
+        self._require_cache()
         self._limits()
         self._capture_sizes()
         compilation = self.compilation.model_copy(update=self.compilation_changes)
@@ -279,6 +281,24 @@ class _Resolver:
                     f"not read by {chosen}",
                     "drop it, or choose a mode that reads it (`engine plugins show` says which)",
                 )
+
+    def _require_cache(self) -> None:
+        if not self.compilation.require_cache:
+            return
+        setting = "compilation_config.require_cache"
+        by = self.origins.get(setting, "request")
+        self.records = [r for r in self.records if r.setting != setting]
+        refusal = cannot_be_kept(self.chosen["compile_modes"], self.chosen["backends"])
+        if refusal is None:
+            self._record(setting, True, True, by, "asked for")
+            return
+        if self.config.on_downgrade == "error":
+            raise ResolutionError(
+                f"{setting}=True ({by}): {refusal.reason}; {refusal.remedy}, or pass "
+                "--on-downgrade warn to compile what isn't kept"
+            )
+        self.compilation_changes["require_cache"] = False
+        self._record(setting, True, False, by, refusal.reason, refusal.remedy)
 
     def _capture_sizes(self) -> None:
         setting, field = "compilation_config.cudagraph_capture_sizes", "cudagraph_capture_sizes"
