@@ -54,6 +54,7 @@ INTERFACES = {
         "engine.tool_parsers:ToolParser",
         "engine.tool_parsers:TextDelta",
         "engine.tool_parsers:CallDelta",
+        "engine.json_calls:CallReader",
     ),
     "Presets": ("engine.presets:Preset", "engine.presets:Level"),
     "What is known and what runs": (

@@ -6,6 +6,7 @@ calls of tools, so that both can be streamed.
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -62,6 +63,10 @@ class ToolParserPlugin(Plugin):
     @abstractmethod
     def handles(cls, chat_template: str) -> bool:
         """Say whether models with this chat template write calls in this format."""
+
+    def new_call_id(self) -> str:
+        """Return an id for a call; a template may demand a certain form."""
+        return f"call_{uuid.uuid4().hex[:24]}"
 
     @abstractmethod
     def parser(self) -> ToolParser:
