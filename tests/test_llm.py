@@ -125,15 +125,15 @@ def test_a_step_that_fails_ends_its_requests_and_leaves_the_engine_usable(
 ) -> None:
     with LLM(str(folder), compilation_config=OFF) as engine:
         runner = engine.core._runner
-        real, calls = runner.run, []
+        real, calls = runner.launch, []
 
-        def run(step: object) -> object:
+        def launch(step: object, after: object = None) -> object:
             calls.append(step)
             if len(calls) == 3:
                 raise MemoryError("planted")
-            return real(step)  # type: ignore[arg-type]  # as it came
+            return real(step, after)  # type: ignore[arg-type]  # as it came
 
-        monkeypatch.setattr(runner, "run", run)
+        monkeypatch.setattr(runner, "launch", launch)
         failed = engine.generate("x", GREEDY)[0]
         assert failed.outputs[0].finish_reason == "error"
         assert failed.error is not None

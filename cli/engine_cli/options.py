@@ -48,6 +48,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "max_queue",
         "grammar",
         "enable_prefix_caching",
+        "async_scheduling",
         "observers",
     ),
 }

@@ -150,6 +150,8 @@ class EngineConfig(_Frozen):
     """KV-cache blocks, instead of kv_cache_memory."""
     memory_utilization: Annotated[float, Field(gt=0, le=1), _CACHE] = 0.9
     """Share of the device memory that the engine may use."""
+    async_scheduling: Annotated[bool | None, _REQUESTS] = None
+    """Launch a step before the tokens of the one before are read; on GPUs by default."""
     enable_prefix_caching: Annotated[bool, _REQUESTS] = True
     """Reuse the KV blocks of equal prompt prefixes."""
     seed: Annotated[int, _WEIGHTS] = 0

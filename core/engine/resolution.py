@@ -347,6 +347,7 @@ class _Resolver:
             "asked for" if budget else "keeps the device busy",
         )
         self.changes["max_num_batched_tokens"] = effective
+        self._async_scheduling()
         for field in sorted(self.origins):
             if any(record.setting == field for record in self.records):
                 continue
@@ -356,6 +357,21 @@ class _Resolver:
                 continue
             value = value.get(key) if isinstance(value, dict) and key else value
             self._record(field, value, value, self.origins[field], "asked for")
+
+    def _async_scheduling(self) -> None:
+        asked, gains = self.config.async_scheduling, self.facts.device.type != "cpu"
+        self.changes["async_scheduling"] = gains if asked is None else asked
+        self._record(
+            "async_scheduling",
+            asked,
+            self.changes["async_scheduling"],
+            self.origins.get("async_scheduling", "device"),
+            "asked for"
+            if asked is not None
+            else "hides the host's work behind the device's"
+            if gains
+            else "the host and the device are one",
+        )
 
 
 def _option_problems(field: str, error: ValidationError) -> str:

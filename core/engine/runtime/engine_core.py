@@ -25,6 +25,7 @@ from engine.runtime.assembly import assemble, attach_observers
 from engine.runtime.block_pool import BlockPool
 from engine.runtime.grammar_queue import GrammarQueue, Grammars
 from engine.runtime.kv_memory import bytes_per_block, plan_blocks
+from engine.runtime.launched import Launched
 from engine.runtime.loading import (
     Checkpoint,
     build_model,
@@ -34,7 +35,7 @@ from engine.runtime.loading import (
 )
 from engine.runtime.memory import MemoryUse, human
 from engine.runtime.model_runner import ModelRunner
-from engine.runtime.scheduler import Scheduler
+from engine.runtime.scheduler import Scheduler, Step
 from engine.settings import Settings
 from engine.structured_outputs import StructuredOutputs
 
@@ -88,6 +89,8 @@ class EngineCore:
         )
         self._held = GrammarQueue(self._grammars)
         self._refused: list[tuple[str, EngineError]] = []
+        self._ahead: tuple[Step, Launched] | None = None
+        """The step that was launched before the results of the last one were read."""
         self.events.emit(SettingsResolved(self.resolution))
         self._runner = self._start(checkpoint, registry)
         self._counts.start_serving()
@@ -207,16 +210,26 @@ class EngineCore:
     def step(self) -> list[EngineOutput]:
         """Schedule, run and sample once; return what is new.
 
+        Running ahead, the step after is launched before this one's tokens are read, so that the
+        device needn't wait for the host.
+
         A failure of the whole step (out of memory, a faulty plugin) ends the sequences that were
         in it with an error and leaves the others alone.
         """
         if self._held:
             self._admit_compiled()
-        step = self._scheduler.schedule()
-        if not step.rows:
-            return self._scheduler.finish_step(step, {})
+        flying, self._ahead = self._ahead, None
+        if flying is None:
+            step = self._scheduler.schedule()
+            if not step.rows:
+                return self._scheduler.finish_step(step, {})
+        else:
+            step = flying[0]
         try:
-            sampled = self._runner.run(step)
+            launched = self._runner.launch(step) if flying is None else flying[1]
+            if self.resolution.config.async_scheduling:
+                self._launch_ahead(step, launched)
+            sampled = launched.collect()
         except Exception as error:
             logger.exception("a step of %d rows failed", len(step.rows))
             message = f"the step failed: {type(error).__name__}: {error}"
@@ -229,7 +242,15 @@ class EngineCore:
         for output in outputs:
             if output.finish_reason is not None:
                 self._runner.forget(output.request_id)
+        if self._ahead is not None and not self._ahead[0].is_wanted:
+            self._ahead = None
         return outputs + errors
+
+    def _launch_ahead(self, step: Step, launched: Launched) -> None:
+        """Launch the step after a running one, if it can be known already."""
+        following = self._scheduler.schedule_ahead(step)
+        if following is not None and self._runner.may_run_ahead(following):
+            self._ahead = following, self._runner.launch(following, after=launched)
 
     def _fail(self, request_id: str, message: str) -> EngineOutput:
         """End one sequence with an error."""

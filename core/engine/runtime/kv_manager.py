@@ -36,8 +36,7 @@ class KVManager:
         """
         pool, size = self._pool, self._pool.block_size
         # The search below is only worth its time when a sequence gave up its blocks since.
-        refused, then_running = self._refused
-        if refused is sequence and running >= then_running:
+        if self.still_refused(sequence, running):
             return False
         reusable = sequence.num_reusable_blocks(size)
         shared = pool.lookup(sequence.block_hash(index, size) for index in range(reusable))
@@ -55,6 +54,11 @@ class KVManager:
         sequence.block_ids = shared + pool.allocate(count, after=after, expected=expected)
         sequence.num_computed_tokens = len(shared) * size
         return True
+
+    def still_refused(self, sequence: Sequence, running: int) -> bool:
+        """Say whether a sequence was refused before and nobody gave up blocks since."""
+        refused, then_running = self._refused
+        return refused is sequence and running >= then_running
 
     def grow(self, sequence: Sequence) -> None:
         """Give a sequence one more block; one must be free."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -29,8 +29,9 @@ from engine.runtime.grammar_masks import GrammarMasks
 from engine.runtime.grammar_queue import Grammars
 from engine.runtime.graph_memory import estimate_graph_memory
 from engine.runtime.key_factors import key_factors, model_name
+from engine.runtime.launched import Launched
 from engine.runtime.memory import MemoryUse
-from engine.runtime.sampler import SampledToken, Sampler
+from engine.runtime.sampler import SampledToken, Sampler, Sampling
 from engine.runtime.scheduler import Row, Step
 from engine.runtime.step_buffers import StepBuffers
 from engine.strategies import CompiledModel, CompileJob, GraphJob, ModelInputs
@@ -256,56 +257,60 @@ class ModelRunner:
             caches=self._caches,
         )
 
-    @torch.inference_mode()
     def run(self, step: Step) -> dict[str, SampledToken]:
-        """Run a step and return what was sampled, by request id.
+        """Run a step and return what was sampled, by request id."""
+        return self.launch(step).collect()
 
-        Rows that only compute a part of their prompt appear when prompt log-probabilities were
-        asked for, and not otherwise.
+    def may_run_ahead(self, step: Step) -> bool:
+        """Say whether this step can be launched before the tokens of the one before are known."""
+        sequences = [row.sequence for row in step.rows]
+        if any(self.masks.constrains(sequence.request.request_id) for sequence in sequences):
+            return False
+        return self._sampler.may_run_ahead(sequences)
+
+    @torch.inference_mode()
+    def launch(self, step: Step, after: Launched | None = None) -> Launched:
+        """Start a step on the device without waiting for its results.
+
+        Args:
+            step: what to run.
+            after: the step before, if `step` is ahead: its tokens are taken on the device.
         """
         graphs = self._strategies.graphs
         decision = graphs.dispatch(step.shape)
-        inputs, attention = self._buffers.fill(step.rows, step.shape, decision.padded)
+        if after is None:
+            inputs, attention = self._buffers.fill(step.rows, step.shape, decision.padded)
+        else:
+            inputs, attention = self._buffers.fill_ahead(
+                step.rows, step.shape, decision.padded, after.tokens_of(step.rows)
+            )
         with forward_context(self._context(step.shape, attention)):
             hidden = graphs.run(decision, inputs)
         tokens = step.shape.num_tokens
         self._events.emit(
             StepRan(graphs.NAME, decision.kind, tokens, decision.padded.num_tokens, decision.reason)
         )
-        return self._sample(step.rows, hidden[:tokens], attention.host_query_start)
+        return self._sample(step, hidden[:tokens], attention.host_query_start)
 
     def _sample(
-        self,
-        rows: Sequence[Row],
-        hidden: torch.Tensor,
-        starts: np.ndarray[tuple[int], np.dtype[np.int32]],
-    ) -> dict[str, SampledToken]:
-        sampling = [i for i, row in enumerate(rows) if row.samples]
-        results: dict[str, SampledToken] = {}
+        self, step: Step, hidden: torch.Tensor, starts: np.ndarray[Any, np.dtype[np.int32]]
+    ) -> Launched:
+        rows = step.rows
+        sampling = tuple(row.sequence for row in rows if step.ahead or row.samples)
+        sampled: Sampling | None = None
         if sampling:
-            if len(sampling) == hidden.shape[0]:
-                last = hidden
-            else:
-                indices = torch.from_numpy(starts[1:][sampling].astype(np.int64) - 1)
-                last = hidden[indices.to(self._device)]
-            sequences = [rows[i].sequence for i in sampling]
-            logits = self.masks.apply(self._model.compute_logits(last), sequences)
-            sampled = self._sampler.sample(logits, sequences)
-            results = {
-                sequence.request.request_id: token
-                for sequence, token in zip(sequences, sampled, strict=True)
-            }
-            for request_id, message in self.masks.errors.items():
-                results[request_id] = replace(results[request_id], error=message)
-        for index, row in enumerate(rows):
-            if (
-                chunk := self._prompt_logprobs(row, hidden[starts[index] : starts[index + 1]])
-            ) is None:
-                continue
-            request_id = row.sequence.request.request_id
-            token = results.get(request_id, SampledToken(token_id=-1))
-            results[request_id] = replace(token, prompt_logprobs=chunk)
-        return results
+            last = hidden
+            if len(sampling) < hidden.shape[0]:
+                ends = [starts[i + 1] for i, row in enumerate(rows) if row.samples]
+                last = hidden[torch.tensor(ends, device=self._device) - 1]
+            logits = self.masks.apply(self._model.compute_logits(last), sampling)
+            sampled = self._sampler.start(logits, sampling, unknown=int(step.ahead))
+        prompts: dict[str, list[PositionLogprobs]] = {}
+        for index, row in enumerate(() if step.ahead else rows):
+            chunk = self._prompt_logprobs(row, hidden[starts[index] : starts[index + 1]])
+            if chunk is not None:
+                prompts[row.sequence.request.request_id] = chunk
+        return Launched(sampling, sampled, prompts, dict(self.masks.errors) if sampling else {})
 
     def _prompt_logprobs(self, row: Row, hidden: torch.Tensor) -> list[PositionLogprobs] | None:
         """Return log-probabilities of the prompt tokens that this row's positions predict."""

@@ -174,6 +174,45 @@ class Scheduler:
         )
         return Step((*decoding, *prefilling), shape, self.preemptions - before)
 
+    def schedule_ahead(self, step: Step) -> Step | None:
+        """Put together the step after one whose tokens aren't known yet.
+
+        Its rows decode the tokens that the given step makes. A sequence may turn out to have
+        ended, and its row is skipped by `finish_step`.
+
+        Args:
+            step: runs, or has run; not yet finished.
+
+        Returns:
+            None when the next step depends on what this one makes, or somebody could be admitted.
+        """
+        if self._could_admit():
+            return None
+        alive = [row for row in step.rows if row.sequence.state is State.RUNNING]
+        # Somebody's prompt is unfinished.
+        if len(alive) < len(self._running) or not all(row.samples for row in alive):
+            return None
+        rows: list[Row] = []
+        size = self.pool.block_size
+        for row in alive:
+            sequence = row.sequence
+            length = len(sequence.token_ids)
+            if length + 1 >= sequence.max_length:
+                continue
+            if length >= len(sequence.block_ids) * size:
+                if not self.pool.num_free:
+                    return None
+                self._kv.grow(sequence)
+            rows.append(self._running[sequence.request.request_id])
+        if not rows:
+            return None
+        return Step(tuple(rows), BatchShape.decode(len(rows)), ahead=True)
+
+    def _could_admit(self) -> bool:
+        if not self._waiting or len(self._running) >= self._max_num_seqs:
+            return False
+        return not self._kv.still_refused(next(iter(self._waiting.values())), len(self._running))
+
     def _continue_decoding(self) -> tuple[list[Row], list[Sequence]]:
         """Return a row for each sequence that decodes, and those amid their prompt.
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from engine.batch import BatchShape
 from engine.request import PositionLogprobs
-from engine.runtime.sequence import Sequence
+from engine.runtime.sequence import Sequence, State
 
 
 class Sampled(Protocol):
@@ -59,8 +59,16 @@ class Step:
         rows: at most one for each sequence.
         shape: of these rows; decode is uniform only when every row decodes a single token.
         preempted: sequences that lost their blocks while the step was put together.
+        ahead: each row decodes a token that the step before makes and that isn't known yet, so
+            that the rows' sequences are one token further than they say.
     """
 
     rows: tuple[Row, ...]
     shape: BatchShape
     preempted: int = 0
+    ahead: bool = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any of the sequences still runs."""
+        return any(row.sequence.state is State.RUNNING for row in self.rows)

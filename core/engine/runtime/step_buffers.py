@@ -1,12 +1,12 @@
 """The static inputs of a step: host arrays that are filled, device tensors that never move.
 
 On the CPU both are the same memory. Elsewhere the host side is pinned and copied in one
-asynchronous transfer per array.
+asynchronous transfer per array, from two sets in turn.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,30 +18,69 @@ from engine.runtime.scheduler import Row
 from engine.strategies import ModelInputs
 
 
-@dataclass(frozen=True)
 class _Mirror:
-    """A host array and the device tensor that follows it."""
+    """Host arrays and the device tensor that follows one of them.
 
-    host: NDArray[np.int64] | NDArray[np.int32]
-    pinned: torch.Tensor
-    device: torch.Tensor
+    There are two, used in turn: the device may still be copying from the one of the step before
+    while the next step is written.
+    """
 
-    @classmethod
-    def make(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> _Mirror:
-        pinned = torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
-        moved = pinned if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
-        return cls(pinned.numpy(), pinned, moved)
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        if device.type == "cpu":
+            self.device = torch.zeros(shape, dtype=dtype)
+            self._pinned = [self.device]
+        else:
+            self.device = torch.zeros(shape, dtype=dtype, device=device)
+            pin = device.type == "cuda"
+            self._pinned = [torch.zeros(shape, dtype=dtype, pin_memory=pin) for _ in range(2)]
+        self._arrays = [pinned.numpy() for pinned in self._pinned]
+        self.turn = 0
+
+    @property
+    def host(self) -> NDArray[Any]:
+        """What is written in this turn."""
+        return self._arrays[self.turn]
+
+    def flip(self) -> None:
+        """Begin the next turn."""
+        self.turn = (self.turn + 1) % len(self._pinned)
 
     def poison(self) -> None:
         """Fill both sides with what no index survives unnoticed."""
-        self.pinned.fill_(torch.iinfo(self.pinned.dtype).max)
-        if self.device is not self.pinned:
-            self.device.copy_(self.pinned)
+        pinned = self._pinned[self.turn]
+        pinned.fill_(torch.iinfo(pinned.dtype).max)
+        if self.device is not pinned:
+            self.device.copy_(pinned)
 
     def send(self, rows: int) -> None:
         """Copy the first rows to the device."""
-        if self.device is not self.pinned:
-            self.device[:rows].copy_(self.pinned[:rows], non_blocking=True)
+        pinned = self._pinned[self.turn]
+        if self.device is not pinned:
+            self.device[:rows].copy_(pinned[:rows], non_blocking=True)
+
+
+class _Tables:
+    """The block tables of one turn: only what is new of a sequence is written again."""
+
+    def __init__(self) -> None:
+        self._written: list[tuple[list[int] | None, int]] = []
+
+    def write(self, table: NDArray[np.int32], index: int, blocks: list[int]) -> None:
+        """Write a sequence's blocks into a row."""
+        while len(self._written) <= index:
+            self._written.append((None, 0))
+        owner, start = self._written[index]
+        count = len(blocks)
+        # The very list: a sequence that starts again gets a new one.
+        if owner is not blocks:
+            start = 0
+        if start < count:
+            table[index, start:count] = blocks[start:]
+            self._written[index] = blocks, count
+
+    def forget(self, first: int) -> None:
+        """Forget the rows from here on, which were overwritten."""
+        del self._written[first:]
 
 
 class StepBuffers:
@@ -70,22 +109,22 @@ class StepBuffers:
         self._debug = debug
         self.max_num_tokens = max_num_tokens
         self.max_num_seqs = max_num_seqs
-        self._ids = _Mirror.make((max_num_tokens,), torch.int64, device)
-        self._positions = _Mirror.make((max_num_tokens,), torch.int64, device)
-        self._slots = _Mirror.make((max_num_tokens,), torch.int64, device)
-        self._query_start = _Mirror.make((max_num_seqs + 1,), torch.int32, device)
-        self._seq_lens = _Mirror.make((max_num_seqs,), torch.int32, device)
-        self._tables = _Mirror.make((max_num_seqs, max_blocks), torch.int32, device)
+        self._ids = _Mirror((max_num_tokens,), torch.int64, device)
+        self._positions = _Mirror((max_num_tokens,), torch.int64, device)
+        self._slots = _Mirror((max_num_tokens,), torch.int64, device)
+        self._query_start = _Mirror((max_num_seqs + 1,), torch.int32, device)
+        self._seq_lens = _Mirror((max_num_seqs,), torch.int32, device)
+        self._tables = _Mirror((max_num_seqs, max_blocks), torch.int32, device)
+        self._known_tables = _Tables(), _Tables()
 
     def fill(
         self, rows: tuple[Row, ...], shape: BatchShape, padded: BatchShape
     ) -> tuple[ModelInputs, AttentionInputs]:
         """Write a step's inputs and return views of the padded shape."""
-        if self._debug:
-            self._poison()
+        self._begin()
         starts, lens, tables = self._query_start.host, self._seq_lens.host, self._tables.host
         ids, positions, slots = self._ids.host, self._positions.host, self._slots.host
-        start = 0
+        known, start = self._known_tables[self._tables.turn], 0
         for index, row in enumerate(rows):
             sequence, count = row.sequence, row.num_tokens
             first, end = sequence.num_computed_tokens, start + count
@@ -93,24 +132,66 @@ class StepBuffers:
             positions[start:end] = np.arange(first, first + count)
             starts[index] = start
             lens[index] = first + count
-            blocks = sequence.block_ids
-            tables[index, : len(blocks)] = blocks
+            known.write(tables, index, sequence.block_ids)
             start = end
         live, total = len(rows), start
         starts[live:] = total
         owner = np.repeat(np.arange(live), np.diff(starts[: live + 1]))
-        where = positions[:total]
-        slots[:total] = (
-            tables[owner, where // self.block_size].astype(np.int64) * self.block_size
-            + where % self.block_size
-        )
+        self._find_slots(slots, owner, positions[:total])
         self._reset_padding(live, total, padded)
         return self._views(shape, padded)
 
+    def fill_ahead(
+        self, rows: tuple[Row, ...], shape: BatchShape, padded: BatchShape, tokens: torch.Tensor
+    ) -> tuple[ModelInputs, AttentionInputs]:
+        """Write the inputs of a decode step whose tokens are known on the device only.
+
+        Args:
+            rows: each decodes the token after those that its sequence knows.
+            shape: of the rows.
+            padded: what is run.
+            tokens: [R] int64 on the device, one for each row.
+        """
+        self._begin()
+        live = len(rows)
+        tables = self._tables.host
+        known = self._known_tables[self._tables.turn]
+        for index, row in enumerate(rows):
+            known.write(tables, index, row.sequence.block_ids)
+        positions = self._positions.host[:live]
+        positions[:] = [len(row.sequence.token_ids) for row in rows]
+        self._seq_lens.host[:live] = positions + 1
+        starts = self._query_start.host
+        starts[:live] = np.arange(live)
+        starts[live:] = live
+        self._find_slots(self._slots.host, np.arange(live), positions)
+        self._ids.host[:live] = 0
+        self._reset_padding(live, live, padded)
+        views = self._views(shape, padded)
+        self._ids.device[:live].copy_(tokens)
+        return views
+
+    def _begin(self) -> None:
+        """Take the host arrays of the next turn."""
+        for mirror in self._all():
+            mirror.flip()
+            if self._debug:
+                mirror.poison()
+        if self._debug:
+            self._known_tables[self._tables.turn].forget(0)
+
+    def _find_slots(
+        self, slots: NDArray[Any], owner: NDArray[np.int64], positions: NDArray[Any]
+    ) -> None:
+        """Write the slot of each token: its block's, and its place in it."""
+        block, offset = np.divmod(positions, self.block_size)
+        blocks = self._tables.host[owner, block].astype(np.int64)
+        slots[: len(positions)] = blocks * self.block_size + offset
+
     def fill_dummy(self, shape: BatchShape) -> tuple[ModelInputs, AttentionInputs]:
         """Write inputs of a batch that touches no KV block: every slot is -1."""
-        if self._debug:
-            self._poison()
+        self._begin()
+        self._known_tables[self._tables.turn].forget(0)
         counts = [shape.num_tokens // shape.num_reqs] * shape.num_reqs
         counts[-1] += shape.num_tokens - sum(counts)
         starts = self._query_start.host
@@ -125,10 +206,9 @@ class StepBuffers:
         self._slots.host[: shape.num_tokens] = -1
         return self._views(shape, shape)
 
-    def _poison(self) -> None:
+    def _all(self) -> tuple[_Mirror, ...]:
         inputs = self._ids, self._positions, self._slots
-        for mirror in (*inputs, self._query_start, self._seq_lens, self._tables):
-            mirror.poison()
+        return (*inputs, self._query_start, self._seq_lens, self._tables)
 
     def _reset_padding(self, live: int, total: int, padded: BatchShape) -> None:
         tokens, reqs = padded.num_tokens, padded.num_reqs
@@ -136,7 +216,9 @@ class StepBuffers:
         self._positions.host[total:tokens] = 0
         self._slots.host[total:tokens] = -1
         self._seq_lens.host[live:reqs] = 0
-        self._tables.host[live:reqs] = 0
+        if live < reqs:
+            self._tables.host[live:reqs] = 0
+            self._known_tables[self._tables.turn].forget(live)
 
     def _views(self, shape: BatchShape, padded: BatchShape) -> tuple[ModelInputs, AttentionInputs]:
         tokens, reqs, live = padded.num_tokens, padded.num_reqs, shape.num_reqs
@@ -152,8 +234,8 @@ class StepBuffers:
             block_tables=self._tables.device[:reqs],
             slots=self._slots.device[:tokens],
             block_size=self.block_size,
-            host_query_start=self._query_start.host[: live + 1],  # type: ignore[arg-type]  # int32
-            host_seq_lens=self._seq_lens.host[:live],  # type: ignore[arg-type]  # by construction
-            host_block_tables=self._tables.host[:live],  # type: ignore[arg-type]  # likewise
+            host_query_start=self._query_start.host[: live + 1],
+            host_seq_lens=self._seq_lens.host[:live],
+            host_block_tables=self._tables.host[:live],
         )
         return inputs, attention
