@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from engine.strategies import ModelCall
 
 _IDS, _POSITIONS = "L['input_ids']", "L['positions']"
-_EXAMPLE_TOKENS = 8
-"""Neither 0 nor 1, which a trace may take for something special, nor the size of anything else."""
+_EXAMPLE_TOKENS = (97, 89, 83, 79, 73, 71, 67, 61, 59, 53, 47, 43, 41, 37, 31, 29, 23, 19, 17, 13)
+"""Numbers of tokens to trace with: such as are seldom the size of anything else."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,8 @@ def trace_model(model: CausalLM, max_num_tokens: int, device: torch.device) -> T
     """
     high = max(2, max_num_tokens)
     capture = _Capture(TokenRange(1, high))
-    ids, positions = (
-        torch.zeros(min(_EXAMPLE_TOKENS, high), dtype=torch.int64, device=device) for _ in range(2)
-    )
+    count = _example_tokens(model, high)
+    ids, positions = (torch.zeros(count, dtype=torch.int64, device=device) for _ in range(2))
     for tensor in (ids, positions):
         mark_dynamic(tensor, 0)
 
@@ -121,6 +120,18 @@ def trace_model(model: CausalLM, max_num_tokens: int, device: torch.device) -> T
     finally:
         forget(entry)
     return _describe(*capture.kept.pop())
+
+
+def _example_tokens(model: CausalLM, high: int) -> int:
+    """Return a number of tokens that is the size of nothing else in the model.
+
+    An operator that finds two sizes equal may take them for one: eight tokens for eight heads.
+    """
+    taken = {size for parameter in model.parameters() for size in parameter.shape}
+    for spec in model.attention_specs:
+        taken |= {spec.num_heads, spec.num_kv_heads, spec.num_heads + spec.num_kv_heads}
+        taken.add(spec.head_size)
+    return next((n for n in _EXAMPLE_TOKENS if n <= high and n not in taken), high)
 
 
 class _CapturedError(Exception):
