@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from engine.events import (
+    EngineReady,
     Event,
     Notice,
     PhaseAdvanced,
@@ -62,6 +63,9 @@ class StartupProgress:
                 self._bars.update(self._tasks[phase], completed=done, total=total, detail=detail)
             case PhaseFinished(phase, seconds):
                 self._finish(phase, seconds)
+            case EngineReady(ledger):
+                for line in ledger.lines():
+                    self._say(line)
             case Notice(message):
                 self._say(message)
 

@@ -8,6 +8,7 @@ EngineError                     a sentence for the user; the CLI prints it and e
 │   ├── DuplicatePluginError    two distributions claim one name
 │   └── BrokenPluginError       the selected plugin can't be imported or doesn't fit the contract
 ├── ModelError                  the model folder, its config or its weights are unusable
+│   └── CompileError            a compile mode can't make this model's callable; another may
 ├── RequestError                one request is invalid (HTTP 400); nothing else is disturbed
 ├── QueueFullError              the bounded queue is full (HTTP 503)
 └── EngineDeadError             the engine process is gone (HTTP 503)
@@ -46,6 +47,26 @@ class BrokenPluginError(PluginError):
 
 class ModelError(EngineError):
     """The model folder, its configuration or its weights can't be used."""
+
+
+class CompileError(ModelError):
+    """A compile mode can't make a callable of this model here; another mode may.
+
+    Where neither the mode nor the backend was asked for, the engine takes the level's next mode
+    and says so in one line; what was asked for ends with this error.
+
+    Attributes:
+        reason: what stands in the way.
+        remedy: what the user can do.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{reason}; {remedy}" if remedy else reason)
+        self.reason, self.remedy = reason, remedy
+
+    def __reduce__(self) -> tuple[type[CompileError], tuple[str, str]]:
+        """Cross from the engine process to the API process whole."""
+        return type(self), (self.reason, self.remedy)
 
 
 class RequestError(EngineError):

@@ -10,7 +10,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from engine.ledger import StartupLedger
     from engine.resolution import Resolution
+    from engine.strategies import CompileReport
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,21 @@ class CompiledUnit(Event):
     cached: bool = False
     late: bool = False
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCompiled(Event):
+    """A compile mode made the callable that serves every step; the report says of what."""
+
+    mode: str
+    report: CompileReport
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady(Event):
+    """The start-up is over; the ledger says where its time went."""
+
+    ledger: StartupLedger
 
 
 @dataclass(frozen=True, slots=True)

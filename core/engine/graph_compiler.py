@@ -18,8 +18,8 @@ from engine.artifact_comparison import nearest
 from engine.artifacts import artifact_key
 from engine.batch import BatchShape
 from engine.environment import environment_factors
-from engine.errors import ConfigError, ModelError
-from engine.events import CompiledUnit
+from engine.errors import CompileError, ConfigError
+from engine.events import CompiledUnit, EventBus, PhaseAdvanced
 from engine.graph_hash import graph_hash
 from engine.passes import apply_passes
 from engine.plugin import Plugin
@@ -32,8 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def timed(report: CompileReport, phase: str) -> Iterator[None]:
-    """Add the seconds of a block to a phase of the report."""
+def timed(report: CompileReport, phase: str, events: EventBus | None = None) -> Iterator[None]:
+    """Add the seconds of a block to a phase of the report; say that it begins where one listens."""
+    if events is not None:
+        events.emit(PhaseAdvanced("compile", 0, detail=phase))
     start = perf_counter()
     try:
         yield
@@ -107,7 +109,7 @@ class GraphCompiler:
             tokens: the range.
 
         Raises:
-            ModelError: the backend's code would be right for a part of the range only.
+            CompileError: the backend's code would be right for a part of the range only.
             ConfigError: only kept artifacts may be used, and there is none; says what differs.
         """
         name = f"{unit} [{tokens}]"
@@ -190,10 +192,10 @@ class GraphCompiler:
         call = self._job.backend.compile(copy, inputs, dynamic=not tokens.exact)
         if broken := shapes.assumptions():
             assumption, number = broken[0]
-            raise ModelError(
+            raise CompileError(
                 f"backend {self._job.backend.NAME} compiled a graph for {tokens} tokens under the "
-                f"assumption `{assumption}`, which {number} tokens break; choose another backend "
-                "or a compile mode that keeps guards"
+                f"assumption `{assumption}`, which {number} tokens break",
+                "choose another backend or a compile mode that keeps guards",
             )
         return call
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from engine.ledger import StartupLedger
 from engine.sampling_params import SamplingParams
 
 
@@ -92,7 +93,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     late_compiles: int = 0
     steps: dict[str, int] = {}
     finished: dict[str, int] = {}
-    startup_seconds: dict[str, float] = {}
+    startup: StartupLedger = StartupLedger()
 
 
 @dataclass

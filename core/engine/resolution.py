@@ -7,11 +7,9 @@ table, and `engine explain` can show its result without loading a model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
-
-from pydantic import ValidationError
 
 from engine.capture_sizes import resolve_capture_sizes
 from engine.config import CompilationConfig
@@ -19,6 +17,7 @@ from engine.errors import PluginError, ResolutionError, UnknownPluginError
 from engine.facts import DeviceFacts, Facts, ModelFacts
 from engine.names import BackendName, CompilationMode, CUDAGraphMode
 from engine.plugin import Plugin, Refusal
+from engine.plugin_options import check_options
 from engine.presets import Level
 from engine.records import Record, Resolution
 from engine.required_cache import cannot_be_kept
@@ -40,15 +39,27 @@ class Catalog(Protocol):
 
 
 def resolve(
-    settings: Settings, device: DeviceFacts, model: ModelFacts, catalog: Catalog
+    settings: Settings,
+    device: DeviceFacts,
+    model: ModelFacts,
+    catalog: Catalog,
+    excluded: Mapping[tuple[str, str], Refusal] | None = None,
 ) -> Resolution:
     """Decide every setting.
+
+    Args:
+        settings: what was asked for.
+        device: facts of the device.
+        model: facts of the model.
+        catalog: the installed plugins.
+        excluded: plugins, as (kind, name), that proved unusable, with the reason; they are refused
+            as if they had said so themselves.
 
     Raises:
         ResolutionError: an explicit setting can't be honoured here; says why and what to do.
         PluginError: an explicitly named plugin is unknown, broken or claimed twice.
     """
-    return _Resolver(settings, device, model, catalog).run()
+    return _Resolver(settings, device, model, catalog, excluded or {}).run()
 
 
 def default_budget(device: DeviceFacts, max_num_seqs: int) -> int:
@@ -81,8 +92,14 @@ class _Resolver:
     """Holds the state of one resolution; `run` walks the settings in order of dependence."""
 
     def __init__(
-        self, settings: Settings, device: DeviceFacts, model: ModelFacts, catalog: Catalog
+        self,
+        settings: Settings,
+        device: DeviceFacts,
+        model: ModelFacts,
+        catalog: Catalog,
+        excluded: Mapping[tuple[str, str], Refusal],
     ) -> None:
+        self.excluded = excluded
         self.config = settings.config
         self.compilation = settings.config.compilation_config
         self.origins = settings.origins
@@ -188,7 +205,7 @@ class _Resolver:
         if asked is not None:
             by = self.origins.get(setting, "request")
             plugin = self.catalog.load(kind, asked)
-            if (refusal := plugin.refuse(self.facts)) is None:
+            if (refusal := self._refuse(kind, plugin)) is None:
                 name = asked if ":" in asked else plugin.NAME
                 return name, plugin, Record(setting, asked, name, by, "asked for")
             if self.config.on_downgrade == "error":
@@ -230,7 +247,10 @@ class _Resolver:
             return Refusal(f"{name} is not installed", f"install a plugin that provides {name}")
         except PluginError as error:
             return Refusal(str(error), f"repair or uninstall the plugin {name}")
-        return plugin.refuse(self.facts) or plugin
+        return self._refuse(kind, plugin) or plugin
+
+    def _refuse(self, kind: str, plugin: type[Plugin]) -> Refusal | None:
+        return self.excluded.get((kind, plugin.NAME)) or plugin.refuse(self.facts)
 
     def _explain_unused_backend(self, kind: str, record: Record) -> Record:
         mode = self.chosen.get("compile_modes")
@@ -244,14 +264,7 @@ class _Resolver:
     def _options(self) -> None:
         for kind, field in _OPTIONS_OF.items():
             given: dict[str, Any] = getattr(self.compilation, field)
-            schema = self.chosen[kind].OPTIONS
-            try:
-                schema(**given)
-            except ValidationError as error:
-                problems = _option_problems(field, error)
-                if schema.model_config.get("extra") != "allow":
-                    problems += f"; {self.facts.chosen[kind]} has {_describe(schema.model_fields)}"
-                raise ResolutionError(problems) from None
+            check_options(field, self.facts.chosen[kind], self.chosen[kind].OPTIONS, given)
             for key, value in given.items():
                 setting = f"compilation_config.{field}.{key}"
                 by = self._origin(setting, f"compilation_config.{field}")
@@ -372,19 +385,3 @@ class _Resolver:
             if gains
             else "the host and the device are one",
         )
-
-
-def _option_problems(field: str, error: ValidationError) -> str:
-    problems = []
-    for problem in error.errors(include_url=False):
-        where = ".".join([field, *map(str, problem["loc"])])
-        unknown = problem["type"] == "extra_forbidden"
-        message = "no such option" if unknown else str(problem["msg"])
-        # What a schema says of all its options together names the option itself.
-        value = f"={problem['input']!r}" if problem["loc"] else ""
-        problems.append(f"{where}{value}: {message.removeprefix('Value error, ')}")
-    return "; ".join(problems)
-
-
-def _describe(fields: Any) -> str:
-    return "the options " + ", ".join(sorted(fields)) if fields else "no options"

@@ -46,13 +46,10 @@ DummyBatch = Callable[[BatchShape], AbstractContextManager[ModelInputs]]
 rows write to no KV block. For warm-up, tracing, tuning and capture."""
 
 
-@dataclass(frozen=True)
-class CompileJob:
-    """What the core gives a compile strategy."""
+@dataclass(frozen=True, kw_only=True)
+class CompileRequest:
+    """What is known of a compilation before the weights are read."""
 
-    model: CausalLM
-    backend: Backend
-    device: torch.device
     max_num_tokens: int
     """Upper end of the token dimension; the lower end is 1."""
     sizes: tuple[int, ...]
@@ -61,13 +58,22 @@ class CompileJob:
     """Upper ends of the token ranges to specialise for; the last one is `max_num_tokens`."""
     break_ops: frozenset[str]
     """Operators (`namespace::name`) at which a graph must be split."""
+    exact_sizes: tuple[int, ...] = ()
+    """Token counts to specialise for, besides the ranges (`compile_sizes`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileJob(CompileRequest):
+    """What the core gives a compile strategy."""
+
+    model: CausalLM
+    backend: Backend
+    device: torch.device
     passes: tuple[Pass, ...]
     """The passes that are on, in order."""
     store: ArtifactStore
     events: EventBus
     dummy_batch: DummyBatch
-    exact_sizes: tuple[int, ...] = ()
-    """Token counts to specialise for, besides the ranges (`compile_sizes`)."""
     key_factors: Mapping[str, str] = field(default_factory=dict)
     """What every artifact's key must hold besides graph, plugins and environment: settings, and
     the code of the engine, of the model and of the plugins in force."""
@@ -128,9 +134,20 @@ class CompileStrategy(Plugin):
     CAPTURABLE: ClassVar[bool] = True
     """Whether a graph strategy may record what `compile` returns."""
 
+    def check(self, request: CompileRequest) -> None:
+        """Refuse settings that can't be honoured; called before the weights are read.
+
+        Raises:
+            ConfigError: names the setting, the value and the remedy.
+        """
+
     @abstractmethod
     def compile(self, job: CompileJob) -> CompiledModel:
-        """Make the callable; everything that serving will need is compiled before it returns."""
+        """Make the callable; everything that serving will need is compiled before it returns.
+
+        Raises:
+            CompileError: not of this model, or not here; another mode may be taken.
+        """
 
     def close(self) -> None:
         """Free what the strategy holds; called once, when the engine shuts down."""
@@ -249,6 +266,16 @@ class Backend(Plugin):
     """Whether its callables may be inside a recorded graph."""
     CACHEABLE: ClassVar[bool] = False
     """Whether `save` and `load` work."""
+
+    def prepare(self) -> None:
+        """Import what compiling and loading need; called before the weights are read.
+
+        Only where the compile mode in force uses a backend. A broken installation is then told at
+        once, and its seconds are those of the phase `plugins`.
+
+        Raises:
+            EngineError: the backend can't work here; says what to do.
+        """
 
     @abstractmethod
     def compile(

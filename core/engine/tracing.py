@@ -23,7 +23,7 @@ from torch._guards import TracingContext
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from engine.errors import ModelError
+from engine.errors import CompileError
 from engine.token_range import TokenRange, broken_assumptions
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def trace_model(model: CausalLM, max_num_tokens: int, device: torch.device) -> T
         device: where the model's inputs are.
 
     Raises:
-        ModelError: the model's Python depends on the batch; names the guard that a trace would
+        CompileError: the model's Python depends on the batch; names the guard that a trace would
             have needed, or the code that can't be traced.
     """
     high = max(2, max_num_tokens)
@@ -116,7 +116,7 @@ def trace_model(model: CausalLM, max_num_tokens: int, device: torch.device) -> T
             compiled(ids, positions)
     except (TorchDynamoException, ConstraintViolationError) as error:
         if capture.refusal or not capture.kept:
-            raise ModelError(_refusal(model, capture.refusal or _reason(error))) from error
+            raise _refusal(model, capture.refusal or dynamo_reason(error)) from error
     finally:
         forget(entry)
     return _describe(*capture.kept.pop())
@@ -219,7 +219,7 @@ def _source(node: fx.Node) -> str:
     return str(name() if callable(name) else name)
 
 
-def _reason(error: Exception) -> str:
+def dynamo_reason(error: Exception) -> str:
     """Shorten Dynamo's pages of advice to what is wrong and where in the model."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     frames = getattr(error, "real_stack", None) or ()
@@ -227,8 +227,8 @@ def _reason(error: Exception) -> str:
     return ": ".join(line.removeprefix("Explanation: ") for line in lines[:2])[:400] + where
 
 
-def _refusal(model: CausalLM, reason: str) -> str:
-    return (
-        f"{type(model).__name__} can't be traced once for all batches: {reason}. "
-        "Use a compile mode that keeps guards or compiles nothing for this model."
+def _refusal(model: CausalLM, reason: str) -> CompileError:
+    return CompileError(
+        f"{type(model).__name__} can't be traced once for all batches: {reason}",
+        "choose a compile mode that keeps guards, or one that compiles nothing",
     )

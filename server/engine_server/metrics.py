@@ -20,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from engine.ledger import StartupLedger
 from engine.request import EngineStats
 
 _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10, 20, 40, 80, 160)
@@ -158,12 +159,22 @@ class Metrics(Collector):
             ("graph_mode", "kind", "padded_tokens", "reason"),
             {tuple(key.split("|", 3)): count for key, count in stats.steps.items()},
         )
-        startup = GaugeMetricFamily(
-            f"{self._prefix}startup_seconds", "Seconds of each start-up phase.", labels=("phase",)
+        yield from self._start(stats.startup)
+
+    def _start(self, ledger: StartupLedger) -> Iterator[Metric]:
+        units = {"compiled": ledger.cache_misses, "loaded": ledger.cache_hits}
+        for name, label, values, text in (
+            ("startup_seconds", "phase", ledger.phases, "Seconds of each start-up phase."),
+            ("compile_seconds", "phase", ledger.compile_phases, "Seconds within compile."),
+            ("compiled_units", "source", units, "Callables made at the start, by their source."),
+        ):
+            family = GaugeMetricFamily(f"{self._prefix}{name}", text, labels=(label,))
+            for key, value in values.items():
+                family.add_metric((key,), value)
+            yield family
+        yield GaugeMetricFamily(
+            f"{self._prefix}ready_seconds", "Seconds until the engine was ready.", ledger.seconds
         )
-        for phase, seconds in stats.startup_seconds.items():
-            startup.add_metric((phase,), seconds)
-        yield startup
 
     def _counter(
         self, name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]

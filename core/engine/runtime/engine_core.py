@@ -9,19 +9,20 @@ from collections.abc import Callable
 
 import torch
 
-from engine.errors import EngineError
+from engine.errors import CompileError, EngineError
 from engine.events import (
     CompiledUnit,
+    EngineReady,
     Event,
     EventBus,
     Notice,
-    PhaseFinished,
     SettingsResolved,
     StepRan,
 )
+from engine.models import CausalLM
 from engine.registry import Registry
 from engine.request import EngineOutput, EngineRequest, EngineStats
-from engine.runtime.assembly import assemble, attach_observers
+from engine.runtime.assembly import Strategies, assemble, attach_observers
 from engine.runtime.block_pool import BlockPool
 from engine.runtime.grammar_queue import GrammarQueue, Grammars
 from engine.runtime.kv_memory import bytes_per_block, plan_blocks
@@ -29,6 +30,7 @@ from engine.runtime.launched import Launched
 from engine.runtime.loading import (
     Checkpoint,
     build_model,
+    load_weights,
     open_checkpoint,
     open_tokenizer,
     resolve_for,
@@ -36,6 +38,7 @@ from engine.runtime.loading import (
 from engine.runtime.memory import MemoryUse, human
 from engine.runtime.model_runner import ModelRunner
 from engine.runtime.scheduler import Scheduler, Step
+from engine.runtime.startup import FallingBack, LedgerBook, compile_request
 from engine.settings import Settings
 from engine.structured_outputs import StructuredOutputs
 
@@ -52,6 +55,7 @@ class EngineCore:
         settings: what was asked for.
         registry: the installed plugins.
         on_event: receives every event, the start-up's included.
+        compile_only: stop when everything is compiled; such an engine can only be closed.
 
     Raises:
         EngineError: a setting, a plugin, the model or its weights are unusable.
@@ -63,9 +67,12 @@ class EngineCore:
         *,
         registry: Registry | None = None,
         on_event: Callable[[Event], None] | None = None,
+        compile_only: bool = False,
     ) -> None:
         registry = registry or Registry()
-        self.events = EventBus()
+        self._compile_only, self.kv_tokens = compile_only, 0
+        self.events, book = EventBus(), LedgerBook()
+        self.events.subscribe(book.observe)
         self._counts = _Counts()
         self.events.subscribe(self._counts.observe)
         if on_event is not None:
@@ -92,26 +99,28 @@ class EngineCore:
         self._ahead: tuple[Step, Launched] | None = None
         """The step that was launched before the results of the last one were read."""
         self.events.emit(SettingsResolved(self.resolution))
-        self._runner = self._start(checkpoint, registry)
+        fallback = FallingBack(settings, checkpoint, registry, self.events)
+        self._runner = self._start(checkpoint, registry, fallback)
+        self.ledger = book.close()
+        self.events.emit(EngineReady(self.ledger))
         self._counts.start_serving()
 
-    def _start(self, checkpoint: Checkpoint, registry: Registry) -> ModelRunner:
+    def _start(
+        self, checkpoint: Checkpoint, registry: Registry, fallback: FallingBack
+    ) -> ModelRunner:
         config = self.resolution.config
         if config.device == "cpu" and config.threads:
             torch.set_num_threads(config.threads)
         # Before the weights are read, so that what a plugin refuses is said at once.
-        strategies = assemble(config, registry)
-        model = build_model(checkpoint, self.resolution, registry, self.events)
+        strategies = self._assemble(registry)
+        model = build_model(checkpoint, self.resolution, registry)
+        strategies.compiler.check(compile_request(config))
+        load_weights(model, checkpoint, config, self.events)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        runner = ModelRunner(
-            model,
-            config,
-            strategies,
-            vocab_size=self.vocab_size,
-            events=self.events,
-            grammars=self._grammars,
-        )
-        runner.compile()
+        while (runner := self._compile(model, strategies, fallback)) is None:
+            strategies, config = self._assemble(registry), self.resolution.config
+        if self._compile_only:
+            return runner
         memory = runner.measure_memory()
         block_bytes = bytes_per_block(
             strategies.attention,
@@ -137,6 +146,34 @@ class EngineCore:
             max_model_len=int(config.max_model_len or 0),
             max_queue=config.max_queue,
         )
+        return runner
+
+    def _assemble(self, registry: Registry) -> Strategies:
+        with self.events.phase("plugins"):
+            strategies = assemble(self.resolution.config, registry)
+            if strategies.compiler.USES_BACKEND:
+                strategies.backend.prepare()
+        return strategies
+
+    def _compile(
+        self, model: CausalLM, strategies: Strategies, fallback: FallingBack
+    ) -> ModelRunner | None:
+        """Return a runner with compiled code; None when another mode must be tried first."""
+        runner = ModelRunner(
+            model,
+            self.resolution.config,
+            strategies,
+            vocab_size=self.vocab_size,
+            events=self.events,
+            grammars=self._grammars,
+        )
+        try:
+            runner.compile()
+        except CompileError as error:
+            mode = strategies.compiler.NAME
+            runner.close()
+            self.resolution = fallback.resolve_without(mode, error)
+            return None
         return runner
 
     def _report(self, memory: MemoryUse) -> None:
@@ -275,7 +312,7 @@ class EngineCore:
             late_compiles=counts.late_compiles,
             steps=dict(counts.steps),
             finished=dict(scheduler.finished),
-            startup_seconds=dict(counts.startup_seconds),
+            startup=self.ledger,
         )
 
     def close(self) -> None:
@@ -296,7 +333,6 @@ class _Counts:
         self.steps: Counter[str] = Counter()
         self.padded_tokens = 0
         self.late_compiles = 0
-        self.startup_seconds: dict[str, float] = {}
 
     def start_serving(self) -> None:
         """Count steps from here on."""
@@ -310,7 +346,5 @@ class _Counts:
                 self.padded_tokens += padded - tokens
             case CompiledUnit(late=True):
                 self.late_compiles += 1
-            case PhaseFinished(phase, seconds):
-                self.startup_seconds[phase] = self.startup_seconds.get(phase, 0.0) + seconds
             case _:
                 pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from engine.events import EventBus
 from engine.facts import ModelFacts
 from engine.model_folder import read_tokenizer
 from engine.models import CausalLM, ModelPlugin
+from engine.plugin import Refusal
 from engine.registry import Registry
 from engine.resolution import Record, Resolution, resolve
 from engine.runtime.devices import detect_device
@@ -153,11 +155,17 @@ def resolve_settings(settings: Settings, registry: Registry | None = None) -> Re
     return resolve_for(settings, open_checkpoint(settings, registry), registry)
 
 
-def resolve_for(settings: Settings, checkpoint: Checkpoint, registry: Registry) -> Resolution:
-    """Decide every setting for an opened model."""
+def resolve_for(
+    settings: Settings,
+    checkpoint: Checkpoint,
+    registry: Registry,
+    *,
+    excluded: Mapping[tuple[str, str], Refusal] | None = None,
+) -> Resolution:
+    """Decide every setting for an opened model; `excluded` as in `engine.resolution.resolve`."""
     config = settings.config
     device = detect_device(config.device, config.graph_device, config.threads)
-    resolution = resolve(settings, device, checkpoint.facts, registry)
+    resolution = resolve(settings, device, checkpoint.facts, registry, excluded)
     implementation = choose_model(config.model_impl, checkpoint.config, registry)
     asked = config.model_impl != "auto"
     record = Record(
@@ -204,19 +212,26 @@ def choose_model(name: str, config: Any, registry: Registry) -> type[ModelPlugin
     return max(fitting, key=lambda p: p.PRIORITY)
 
 
-def build_model(
-    checkpoint: Checkpoint, resolution: Resolution, registry: Registry, events: EventBus
-) -> CausalLM:
-    """Build the module on the device and fill it with weights.
+def build_model(checkpoint: Checkpoint, resolution: Resolution, registry: Registry) -> CausalLM:
+    """Build the module on the device; its weights aren't read yet.
 
     Raises:
-        ModelError: the architecture or the weights are unusable.
+        ModelError: the architecture is unusable.
     """
     config = resolution.config
     plugin: type[ModelPlugin] = registry.load("models", config.model_impl)
     dtype: torch.dtype = getattr(torch, config.dtype)
     model = plugin().build(checkpoint.config, dtype=dtype, device=torch.device(config.device))
-    model.eval().requires_grad_(requires_grad=False)
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def load_weights(
+    model: CausalLM, checkpoint: Checkpoint, config: EngineConfig, events: EventBus
+) -> None:
+    """Fill a built module with its weights.
+
+    Raises:
+        ModelError: the weights are unusable.
+    """
     with torch.inference_mode():
         checkpoint.loader.load(model, checkpoint.path, checkpoint.config, events, config.seed)
-    return model

@@ -16,11 +16,11 @@ from engine.artifacts import open_store
 from engine.attention import AttentionInputs
 from engine.batch import BatchShape
 from engine.config import EngineConfig
-from engine.events import EventBus, StepRan
+from engine.events import EventBus, ModelCompiled, StepRan
 from engine.forward_context import ForwardContext, forward_context
 from engine.graph_device import GraphDevice
 from engine.models import CausalLM
-from engine.ops import OperatorWatch, known_break_ops
+from engine.ops import OperatorWatch
 from engine.recording import mixed_shape
 from engine.request import PositionLogprobs
 from engine.runtime.assembly import Strategies
@@ -33,6 +33,7 @@ from engine.runtime.launched import Launched
 from engine.runtime.memory import MemoryUse
 from engine.runtime.sampler import SampledToken, Sampler, Sampling
 from engine.runtime.scheduler import Row, Step
+from engine.runtime.startup import compile_request
 from engine.runtime.step_buffers import StepBuffers
 from engine.strategies import CompiledModel, CompileJob, GraphJob, ModelInputs
 
@@ -106,29 +107,23 @@ class ModelRunner:
 
     def compile(self) -> None:
         """Let the compile strategy make the callable that serves every step."""
-        chosen = self._config.compilation_config
+        compiler = self._strategies.compiler
         with self._events.phase("compile"), torch.inference_mode():
-            self._compiled = self._strategies.compiler.compile(
-                CompileJob(
-                    model=self._model,
-                    backend=self._strategies.backend,
-                    device=self._device,
-                    max_num_tokens=self._max_num_tokens,
-                    sizes=tuple(sorted({*(chosen.compile_sizes or ()), *self._capture_sizes()})),
-                    exact_sizes=tuple(sorted(set(chosen.compile_sizes or ()))),
-                    ranges=tuple(chosen.compile_ranges or (self._max_num_tokens,)),
-                    break_ops=frozenset(
-                        known_break_ops() if chosen.splitting_ops is None else chosen.splitting_ops
-                    ),
-                    passes=self._strategies.passes,
-                    store=open_store(self._config),
-                    events=self._events,
-                    dummy_batch=self.dummy_batch,
-                    key_factors=key_factors(self._config, self._strategies, self._model),
-                    model_name=model_name(self._config),
-                    require_cache=chosen.require_cache,
-                )
+            job = CompileJob(
+                **vars(compile_request(self._config)),
+                model=self._model,
+                backend=self._strategies.backend,
+                device=self._device,
+                passes=self._strategies.passes,
+                store=open_store(self._config),
+                events=self._events,
+                dummy_batch=self.dummy_batch,
+                key_factors=key_factors(self._config, self._strategies, self._model),
+                model_name=model_name(self._config),
+                require_cache=self._config.compilation_config.require_cache,
             )
+            self._compiled = compiler.compile(job)
+        self._events.emit(ModelCompiled(compiler.NAME, self._compiled.report))
 
     def capture(self) -> None:
         """Let the graph strategy record what it planned."""

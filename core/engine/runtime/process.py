@@ -15,7 +15,15 @@ from typing import Any
 import zmq
 
 from engine.errors import EngineError, QueueFullError, RequestError
-from engine.events import Event, PhaseAdvanced, PhaseFinished, PhaseStarted, SettingsResolved
+from engine.events import (
+    EngineReady,
+    Event,
+    ModelCompiled,
+    PhaseAdvanced,
+    PhaseFinished,
+    PhaseStarted,
+    SettingsResolved,
+)
 from engine.events import Notice as NoticeEvent
 from engine.resolution import Resolution
 from engine.runtime.engine_core import EngineCore
@@ -35,7 +43,15 @@ from engine.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_FORWARDED = (SettingsResolved, PhaseStarted, PhaseAdvanced, PhaseFinished, NoticeEvent)
+_FORWARDED = (
+    SettingsResolved,
+    PhaseStarted,
+    PhaseAdvanced,
+    PhaseFinished,
+    ModelCompiled,
+    EngineReady,
+    NoticeEvent,
+)
 """Events that the API process shows while the engine starts."""
 
 

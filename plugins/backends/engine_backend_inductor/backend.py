@@ -15,7 +15,7 @@ import torch
 from pydantic import BaseModel
 from torch import fx
 
-from engine.errors import ConfigError
+from engine.errors import CompileError
 from engine.plugin import Numerics, StartupCost
 from engine.strategies import Backend
 from engine_backend_inductor.bundle import KernelPool, PrivateFolder, pack, prebuilt_kernels, unpack
@@ -31,6 +31,23 @@ _DEFAULTS = {
     "scalar_asserts": False,
 }
 """Where this backend differs from inductor's own settings; the user's options win."""
+
+_OUT_OF_KEY = frozenset(
+    {
+        "autoheuristic_log_path",
+        "cpp.cxx",
+        "cuda.cuda_cxx",
+        "disable_progress",
+        "global_cache_dir",
+        "rocm.ck_dir",
+        "torchinductor_worker_logpath",
+        "triton.proton_output_dir",
+        "verbose_progress",
+        "worker_log_path",
+    }
+)
+"""Settings that say which program compiles, where it lies and where it writes. What comes out
+computes the same, and must be found where there is no compiler at all."""
 
 
 class InductorBackend(Backend):
@@ -50,6 +67,10 @@ class InductorBackend(Backend):
         # The folder of each compiled graph lives as long as the callable.
         self._folders: WeakKeyDictionary[Any, PrivateFolder] = WeakKeyDictionary()
 
+    def prepare(self) -> None:
+        """Import inductor: most of a second, which a compile phase should not be charged with."""
+        import_inductor()
+
     def compile(
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
     ) -> Callable[..., Any]:
@@ -68,10 +89,10 @@ class InductorBackend(Backend):
                 cause = getattr(error, "inner_exception", error)
                 if not isinstance(cause, CppCompileError | InvalidCxxCompiler):
                     raise
-                raise ConfigError(
+                raise CompileError(
                     "backend inductor needs a C++ compiler that can compile PyTorch's headers "
-                    f"({str(cause).strip().splitlines()[0]}); install g++, name one in CXX, or "
-                    "choose another backend"
+                    f"({str(cause).strip().splitlines()[0]})",
+                    "install g++, name one in CXX, or choose another backend",
                 ) from error
             self._kernels.collect(folder.path)
         self._folders[compiled] = folder
@@ -132,7 +153,7 @@ class InductorBackend(Backend):
 
         with config.patch(self._patches):
             settings = [
-                sorted(config.save_config_portable().items()),
+                sorted(item for item in config.save_config_portable().items() if _shapes(item[0])),
                 sorted(functorch_config.save_config_portable().items()),
                 torch.get_float32_matmul_precision(),
                 torch.are_deterministic_algorithms_enabled(),
@@ -140,6 +161,10 @@ class InductorBackend(Backend):
                 _version("triton"),
             ]
         return f"{super().fingerprint()}/{hashlib.sha256(repr(settings).encode()).hexdigest()}"
+
+
+def _shapes(setting: str) -> bool:
+    return setting not in _OUT_OF_KEY
 
 
 @contextmanager

@@ -5,7 +5,13 @@ from __future__ import annotations
 from engine.events import PhaseAdvanced
 from engine.graph_compiler import GraphCompiler, dispatch, timed, warm_up
 from engine.plugin import Numerics, StartupCost
-from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy
+from engine.strategies import (
+    CompiledModel,
+    CompileJob,
+    CompileReport,
+    CompileRequest,
+    CompileStrategy,
+)
 from engine.token_range import plan_ranges
 from engine.tracing import trace_model
 
@@ -24,13 +30,17 @@ class TraceOnce(CompileStrategy):
         {"compile_sizes", "compile_ranges", "passes", "cache_dir", "require_cache"}
     )
 
+    def check(self, request: CompileRequest) -> None:
+        """Refuse sizes that no step can have."""
+        plan_ranges(request.max_num_tokens, request.ranges, request.exact_sizes)
+
     def compile(self, job: CompileJob) -> CompiledModel:
         """Trace, compile the graph for every range, and bind the parameters."""
         ranges = plan_ranges(job.max_num_tokens, job.ranges, job.exact_sizes)
         report = CompileReport(
             pieces=1, unique_pieces=1, ranges=tuple(tokens.high for tokens in ranges)
         )
-        with timed(report, "trace"):
+        with timed(report, "trace", job.events):
             traced = trace_model(job.model, job.max_num_tokens, job.device)
         compiler = GraphCompiler(job, self.fingerprint(), report)
         compiler.apply_passes(traced.graph)

@@ -6,11 +6,20 @@ from types import FunctionType
 
 import torch
 from pydantic import BaseModel, ConfigDict
+from torch._dynamo.exc import TorchDynamoException
 
 from engine.batch import BatchShape
+from engine.errors import CompileError
 from engine.plugin import Numerics, StartupCost
-from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy
-from engine.tracing import forget, with_own_code
+from engine.strategies import (
+    CompiledModel,
+    CompileJob,
+    CompileReport,
+    CompileRequest,
+    CompileStrategy,
+)
+from engine.token_range import plan_ranges
+from engine.tracing import dynamo_reason, forget, with_own_code
 from engine_compile_stock_torch_compile.watch import Watch
 
 
@@ -44,8 +53,13 @@ class StockTorchCompile(CompileStrategy):
         self._entry: FunctionType | None = None
         self._watch: Watch | None = None
 
+    def check(self, request: CompileRequest) -> None:
+        """Refuse sizes that no step can have."""
+        plan_ranges(request.max_num_tokens, sizes=request.exact_sizes)
+
     def compile(self, job: CompileJob) -> CompiledModel:
         """Compile by running the shapes that serving is known to need."""
+        self.check(job)
         model = job.model
         watch = self._watch = Watch(job.events)
 
@@ -68,7 +82,14 @@ class StockTorchCompile(CompileStrategy):
             shape = BatchShape(size, 1, size, uniform_decode=False)
             # The mode that serving runs in: it is one of PyTorch's guards.
             with torch.inference_mode(), job.dummy_batch(shape) as inputs:
-                call(inputs.input_ids, inputs.positions)
+                try:
+                    call(inputs.input_ids, inputs.positions)
+                except TorchDynamoException as error:
+                    raise CompileError(
+                        f"torch.compile fails on {type(model).__name__}: {dynamo_reason(error)}",
+                        "choose another compile mode or backend"
+                        + (", or leave mode_options.fullgraph out" * self.options.fullgraph),
+                    ) from error
         watch.ready = True
         report = CompileReport(
             pieces=watch.count,

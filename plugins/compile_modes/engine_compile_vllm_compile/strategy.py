@@ -9,7 +9,13 @@ from engine.events import PhaseAdvanced
 from engine.graph_compiler import GraphCompiler, dispatch, timed, warm_up
 from engine.graph_hash import graph_hash
 from engine.plugin import Numerics, StartupCost
-from engine.strategies import CompiledModel, CompileJob, CompileReport, CompileStrategy
+from engine.strategies import (
+    CompiledModel,
+    CompileJob,
+    CompileReport,
+    CompileRequest,
+    CompileStrategy,
+)
 from engine.token_range import TokenRange, plan_ranges
 from engine.tracing import Traced, trace_model
 from engine_compile_vllm_compile.break_ops import break_op_name, check_break_ops, writes
@@ -40,12 +46,17 @@ class PiecewiseCompile(CompileStrategy):
         }
     )
 
+    def check(self, request: CompileRequest) -> None:
+        """Refuse operators that no graph can be split at, and sizes that no step can have."""
+        check_break_ops(request.break_ops)
+        plan_ranges(request.max_num_tokens, request.ranges, request.exact_sizes)
+
     def compile(self, job: CompileJob) -> CompiledModel:
         """Trace, split, compile every distinct piece for every range, and stitch."""
-        check_break_ops(job.break_ops)
+        self.check(job)
         ranges = plan_ranges(job.max_num_tokens, job.ranges, job.exact_sizes)
         report = CompileReport(ranges=tuple(tokens.high for tokens in ranges))
-        with timed(report, "trace"):
+        with timed(report, "trace", job.events):
             traced = trace_model(job.model, job.max_num_tokens, job.device)
         graphs = GraphCompiler(job, self.fingerprint(), report)
         graphs.apply_passes(traced.graph)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -21,6 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from engine import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError, EngineError, QueueFullError
+from engine.ledger import StartupLedger
 from engine.request import CompletionOutput, EngineStats, Logprob, RequestOutput
 from engine.resolution import Record, Resolution
 from engine.runtime.frontend import Frontend
@@ -177,6 +179,7 @@ class ScriptedEngine:
     queue_limit: int = 100_000
     cached: int = 0
     with_tokenizer: bool = True
+    template: str | None = None
     model_name: str = "scripted"
     max_model_len: int = MAX_MODEL_LEN
     free_blocks: int = NUM_BLOCKS
@@ -185,6 +188,9 @@ class ScriptedEngine:
 
     def __post_init__(self) -> None:
         self.tokenizer: Any = byte_tokenizer() if self.with_tokenizer else None
+        if self.template is not None:
+            self.tokenizer = copy.deepcopy(self.tokenizer)
+            self.tokenizer.chat_template = self.template
         self.resolution = Resolution(
             EngineConfig(), (Record("dtype", "", "float32", "device", "exact"),)
         )
@@ -220,6 +226,9 @@ class ScriptedEngine:
         self.submitted.append(params)
         return ScriptedStream(self, (text, ids), params)
 
+    async def run_with_tokenizer(self, work: Callable[[Any], Any], size: int) -> Any:
+        return work(self.tokenizer)
+
     async def stats(self) -> EngineStats:
         if not self.alive:
             raise EngineDeadError("the engine process has ended")
@@ -230,7 +239,13 @@ class ScriptedEngine:
             generation_tokens=12,
             steps={"none|eager|8|no graphs": 3},
             finished={"stop": 2},
-            startup_seconds={"load": 1.5},
+            startup=StartupLedger(
+                seconds=4.5,
+                phases={"load": 1.5, "compile": 2.5},
+                compile_mode="vllm_compile",
+                compile_phases={"trace": 2.0},
+                cache_hits=3,
+            ),
         )
 
     @property

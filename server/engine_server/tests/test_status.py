@@ -124,6 +124,10 @@ def test_metrics_count_requests_tokens_and_latencies(start_server: Any) -> None:
     assert found["engine:settings_info[('dtype', 'float32')]"] == 1
     assert found["engine:request_success_total[('finished_reason', 'stop')]"] == 2
     assert found["engine:startup_seconds[('phase', 'load')]"] == 1.5
+    assert found["engine:compile_seconds[('phase', 'trace')]"] == 2.0
+    assert found["engine:compiled_units[('source', 'loaded')]"] == 3
+    assert found["engine:compiled_units[('source', 'compiled')]"] == 0
+    assert found["engine:ready_seconds[]"] == 4.5
 
 
 def test_the_prefix_of_metrics_can_be_chosen(start_server: Any) -> None:

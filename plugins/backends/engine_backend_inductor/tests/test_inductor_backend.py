@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import fx
 from torch.nn import functional as F
 
-from engine.errors import ConfigError
+from engine.errors import CompileError
 from engine.token_range import Shapes, TokenRange
 from engine_backend_inductor.backend import InductorBackend
 from engine_backend_inductor.bundle import KernelPool, pack, unpack
@@ -143,7 +143,7 @@ def test_without_a_compiler_one_sentence_says_what_to_do(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
     graph, inputs = traced(lambda x: (F.silu(x) * 3,))
-    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler.*install g\+\+"):
+    with pytest.raises(CompileError, match=r"needs a C\+\+ compiler.*install g\+\+"):
         backend().compile(graph, inputs, dynamic=True)
 
 

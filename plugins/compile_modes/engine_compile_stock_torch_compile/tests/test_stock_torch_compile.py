@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.errors import CompileError, ConfigError
 from engine.events import CompiledUnit, Event, Notice
 from engine.strategies import CompiledModel
 from engine.testing.backends import CountingBackend
@@ -90,8 +91,13 @@ def test_a_graph_break_is_compiled_around_unless_fullgraph_is_asked() -> None:
     assert len(backend.graphs) > 1
     assert torch.equal(run_step(made.call, model, 7), run_step(model, model, 7))
     strategy.close()
-    with pytest.raises(torch._dynamo.exc.Unsupported):
+    with pytest.raises(CompileError, match=r"Breaks: .*graph_break.*leave mode_options.fullgraph"):
         compiled(Breaks(1), {"fullgraph": True})
+
+
+def test_sizes_that_no_step_can_have_are_refused() -> None:
+    with pytest.raises(ConfigError, match="compile_sizes: 65 is not within 1 and 64"):
+        compiled(ToyDecoder(1), exact_sizes=(65,))
 
 
 def test_two_engines_of_one_class_count_their_own_compilations() -> None:
