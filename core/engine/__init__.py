@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engine.bundle import Bundle
     from engine.config import CompilationConfig, EngineConfig
     from engine.errors import (
         BrokenPluginError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from engine.request import CompletionOutput, EngineStats, RequestOutput
     from engine.resolution import Record, Resolution
     from engine.runtime.async_engine import AsyncEngine, RequestStream
+    from engine.runtime.bundling import compile_bundle
     from engine.runtime.llm import LLM
     from engine.runtime.loading import resolve_settings
     from engine.sampling_params import SamplingParams
@@ -39,6 +41,7 @@ _HOME = {
     "AsyncEngine": "engine.runtime.async_engine",
     "BackendName": "engine.names",
     "BrokenPluginError": "engine.errors",
+    "Bundle": "engine.bundle",
     "CUDAGraphMode": "engine.names",
     "CompilationConfig": "engine.config",
     "CompilationMode": "engine.names",
@@ -64,6 +67,7 @@ _HOME = {
     "Settings": "engine.settings",
     "StructuredOutputs": "engine.structured_outputs",
     "UnknownPluginError": "engine.errors",
+    "compile_bundle": "engine.runtime.bundling",
     "resolve_settings": "engine.runtime.loading",
 }
 
@@ -71,6 +75,7 @@ __all__ = [
     "AsyncEngine",
     "BackendName",
     "BrokenPluginError",
+    "Bundle",
     "CUDAGraphMode",
     "CompilationConfig",
     "CompilationMode",
@@ -96,6 +101,7 @@ __all__ = [
     "Settings",
     "StructuredOutputs",
     "UnknownPluginError",
+    "compile_bundle",
     "resolve_settings",
 ]
 

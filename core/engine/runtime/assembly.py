@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from engine.artifacts import artifacts_folder
 from engine.attention import AttentionPlugin
+from engine.bundle import check_bundle, read_bundle
 from engine.config import EngineConfig
 from engine.events import EventBus
 from engine.passes import load_passes
 from engine.registry import Registry
+from engine.runtime.key_factors import common_factors
 from engine.strategies import Backend, CompileStrategy, GraphStrategy, Pass
 
 
@@ -37,9 +40,14 @@ def assemble(config: EngineConfig, registry: Registry) -> Strategies:
 
     Raises:
         PluginError: one of them can't be loaded.
-        ConfigError: a switch of `passes` names no pass.
+        ConfigError: a switch of `passes` names no pass, or only kept artifacts may be used and
+            they were made for something else.
     """
     chosen = config.compilation_config
+    if chosen.require_cache:
+        bundle = read_bundle(artifacts_folder(chosen.cache_dir).parent)
+        if bundle is not None:
+            check_bundle(bundle, common_factors(config))
 
     def make(kind: str, name: str | None, options: dict[str, Any]) -> Any:
         plugin = registry.load(kind, str(name))

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
 
 from engine.cache_key import settings_factors
 from engine.config import EngineConfig
-from engine.models import CausalLM
-from engine.runtime.assembly import Strategies
+from engine.environment import environment_factors
 from engine.runtime.model_source import served_name
 from engine.source_code import model_code, package_code
+
+if TYPE_CHECKING:
+    from engine.models import CausalLM
+    from engine.runtime.assembly import Strategies
 
 _ONLY_RUN = ("runtime", "testing", "recording")
 """Folders of the core that run compiled code and have no say in what it is."""
@@ -24,6 +30,11 @@ def core_factors(config: EngineConfig) -> dict[str, str]:
         **settings_factors(config, "setting."),
         "code of engine": package_code("engine", without=_ONLY_RUN),
     }
+
+
+def common_factors(config: EngineConfig) -> dict[str, str]:
+    """Return what is in every key whatever the model: the core's factors, and the environment."""
+    return {**environment_factors(torch.device(config.device)), **core_factors(config)}
 
 
 def key_factors(config: EngineConfig, strategies: Strategies, model: CausalLM) -> dict[str, str]:

@@ -77,6 +77,12 @@ def test_the_fingerprint_follows_options_and_environment(monkeypatch: pytest.Mon
     assert backend().fingerprint() != plain
 
 
+def test_who_compiles_and_where_it_writes_is_not_in_the_fingerprint() -> None:
+    plain = backend().fingerprint()
+    with torch._inductor.config.patch({"cpp.cxx": (None, "/nowhere/c++"), "worker_log_path": "x"}):
+        assert backend().fingerprint() == plain
+
+
 # Compiling
 
 
