@@ -51,6 +51,11 @@ class ToolParser(ABC):
         """Return what was held back; the answer has ended."""
 
 
+def new_call_id() -> str:
+    """Return an id for a call, in OpenAI's form."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
 class ToolParserPlugin(Plugin):
     """Makes parsers for one format."""
 
@@ -66,7 +71,7 @@ class ToolParserPlugin(Plugin):
 
     def new_call_id(self) -> str:
         """Return an id for a call; a template may demand a certain form."""
-        return f"call_{uuid.uuid4().hex[:24]}"
+        return new_call_id()
 
     @abstractmethod
     def parser(self) -> ToolParser:

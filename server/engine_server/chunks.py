@@ -80,7 +80,7 @@ class ChunkWriter(ABC):
                 if new.text:
                     frames += choice.before + sse.encode_text(new.text) + self._after
             elif new.token_ids or new.text or new.finish_reason:
-                frames += self._everything(choice, new)
+                frames += self.everything(choice, new)
         return frames
 
     def usage(self) -> bytes:
@@ -119,7 +119,8 @@ class ChunkWriter(ABC):
         self._choices[index] = state = ChoiceState(index, frame, frame + self.BEFORE_TEXT)
         return state
 
-    def _everything(self, choice: ChoiceState, new: CompletionOutput) -> bytes:
+    def everything(self, choice: ChoiceState, new: CompletionOutput) -> bytes:
+        """Return the chunk for what is new of a choice, when that may be more than text."""
         logprobs = b"null" if not new.logprobs else self.logprobs(choice, new)
         more = b',"finish_reason":' + sse.encode(new.finish_reason)
         if new.finish_reason is not None:

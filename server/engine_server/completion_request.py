@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
@@ -61,8 +62,8 @@ class CompletionRequest(SamplingFields):
         one = isinstance(given, str) or isinstance(given[0], int)
         return [given] if one else list(given)
 
-    def sampling(self) -> SamplingParams:
-        """Return the engine's parameters.
+    def sampling(self) -> tuple[SamplingParams, Mapping[str, str]]:
+        """Return the engine's parameters, and the client's names of what it calls otherwise.
 
         Raises:
             ApiError: a value is out of range.
@@ -70,10 +71,14 @@ class CompletionRequest(SamplingFields):
         prompt_logprobs = self.prompt_logprobs
         if self.echo and self.logprobs is not None:
             prompt_logprobs = max(self.logprobs, prompt_logprobs or 0)
-        return sampling_params(
+        structure = self.structure()
+        spelling = structure.spelling if structure else {}
+        params = sampling_params(
             self,
             max_tokens=_DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens,
             logprobs=self.logprobs,
             prompt_logprobs=prompt_logprobs,
-            spelling={},
+            spelling=spelling,
+            structure=structure,
         )
+        return params, spelling

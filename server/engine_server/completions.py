@@ -44,6 +44,7 @@ def completion_routes(state: ServerState) -> APIRouter:
         body.check()
         if body.echo and serving.engine.tokenizer is None:
             raise invalid("echo", "this model is served without a tokenizer")
+        params, spelling = body.sampling()
         job = Job(
             kind=_KIND,
             id=new_id("cmpl"),
@@ -51,8 +52,8 @@ def completion_routes(state: ServerState) -> APIRouter:
             serving=serving,
             body=body,
             prompts=body.prompts(),
-            params=body.sampling(),
-            spelling={},
+            params=params,
+            spelling=spelling,
         )
         return await respond(request, state.metrics, job, whole=_whole, writer=_CompletionChunks)
 

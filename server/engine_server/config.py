@@ -29,6 +29,12 @@ class ServerConfig(BaseModel):
     """Keys of which a client must send one; anyone may ask when there are none."""
     allowed_origins: tuple[str, ...] = ()
     """Web origins whose pages may call the server (CORS); * for any."""
+    tool_call_parser: str = "auto"
+    """Format in which the model writes calls of tools; known by its chat template by default."""
+    chat_template: Path | None = None
+    """File with a Jinja chat template, instead of the model's own."""
+    trust_request_chat_template: bool = False
+    """Let clients send chat templates of their own: these run in a sandbox, but can run long."""
     root_path: str = ""
     """Path under which a proxy publishes the server, like /llm."""
     max_body_size: Annotated[HumanInt, Field(ge=1)] = 64 * 1024 * 1024

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol, TypeVar
 
 from engine.request import EngineStats, RequestOutput
 from engine.resolution import Resolution
 from engine.sampling_params import SamplingParams
+
+ResultT = TypeVar("ResultT")
 
 
 class ResultStream(Protocol):
@@ -43,6 +45,10 @@ class Engine(Protocol):
 
     async def submit(self, prompt: str | list[int], params: SamplingParams) -> ResultStream:
         """Start a request; raises RequestError, QueueFullError or EngineDeadError."""
+        ...
+
+    async def run_with_tokenizer(self, work: Callable[[Any], ResultT], size: int) -> ResultT:
+        """Return what `work` makes of the tokenizer; for long texts, on a thread."""
         ...
 
     async def stats(self) -> EngineStats:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from engine.sampling_params import SamplingParams
 from engine_server.request_fields import SamplingFields
 from engine_server.state import Serving
+from engine_server.tools import ToolUse
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Job:
         prompts: text or token ids.
         params: sampling, the same for all prompts.
         spelling: the client's names of parameters that the engine calls differently.
+        tools: how tools are used; None when they aren't.
         created: seconds since the epoch.
     """
 
@@ -36,6 +38,7 @@ class Job:
     prompts: list[str | list[int]]
     params: SamplingParams
     spelling: Mapping[str, str]
+    tools: ToolUse | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 

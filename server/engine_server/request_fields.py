@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
@@ -11,6 +12,7 @@ from engine.sampling_params import SamplingParams
 from engine_server.errors import ApiError, from_engine
 from engine_server.field_rules import Integer, Number, Refused
 from engine_server.request_body import TAG, Body
+from engine_server.structure_fields import Structure, StructureFields
 
 
 class WithoutEffect(Body):
@@ -59,7 +61,7 @@ Stop = Annotated[
 ]
 
 
-class SamplingFields(WithoutEffect):
+class SamplingFields(WithoutEffect, StructureFields):
     """Sampling and streaming; null stands for the default everywhere."""
 
     model: str | None = None
@@ -106,10 +108,9 @@ class SamplingFields(WithoutEffect):
     """Log-probabilities of the prompt's tokens; not in a stream."""
     return_token_ids: bool | None = None
     """Return the token ids of prompt and choices too."""
-    response_format: Annotated[
-        Any, Refused("structured output isn't supported yet", ({"type": "text"},))
+    priority: Annotated[
+        Any, Refused("requests are served in the order in which they come", (0,))
     ] = None
-    structured_outputs: Annotated[Any, Refused("structured output isn't supported yet")] = None
 
     @property
     def include_usage(self) -> bool:
@@ -159,7 +160,9 @@ def sampling_params(
     max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: int | None,
-    spelling: dict[str, str],
+    spelling: Mapping[str, str],
+    structure: Structure | None,
+    **more: Any,
 ) -> SamplingParams:
     """Turn a request into the engine's parameters.
 
@@ -169,6 +172,8 @@ def sampling_params(
         logprobs: alternatives per position.
         prompt_logprobs: the same for the prompt.
         spelling: the client's names of parameters that the engine calls differently.
+        structure: what the output must look like.
+        **more: parameters that the server sets itself.
 
     Raises:
         ApiError: a value is out of range; names the parameter.
@@ -176,7 +181,11 @@ def sampling_params(
     given = {name: value for name in _SAME_NAME if (value := getattr(fields, name)) is not None}
     try:
         return SamplingParams(
-            **given, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
+            **{**given, **more},
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            structured_outputs=None if structure is None else structure.asked,
         )
     except RequestError as error:
         raise from_engine(error, spelling) from None

@@ -95,12 +95,28 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """A function, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction
+
+
 class ChatMessage(msgspec.Struct, frozen=True):
-    """What was answered."""
+    """What was answered; content is null when there are only calls."""
 
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import cast
 
+from engine import Registry
 from engine.events import Event, PhaseAdvanced, PhaseFinished, PhaseStarted
+from engine.tool_parsers import ToolParserPlugin
 from engine_server.config import ServerConfig
 from engine_server.engine_api import Engine
 from engine_server.errors import ApiError, unavailable
 from engine_server.metrics import Metrics
 from engine_server.token_text import TokenText
+from engine_server.tools import choose_parser
 
 DISTRIBUTION = "modular-engine"
 
@@ -44,6 +47,7 @@ class Serving:
         tokens: the text of token ids.
         created: seconds since the epoch.
         fingerprint: changes with everything that may change results.
+        tool_parser: reads calls of tools; None when the model's format isn't known.
     """
 
     engine: Engine
@@ -51,6 +55,7 @@ class Serving:
     tokens: TokenText
     created: int
     fingerprint: str
+    tool_parser: ToolParserPlugin | None = None
 
     def name(self, asked: str | None) -> str:
         """Return the model's name as the client calls it.
@@ -105,12 +110,15 @@ class ServerState:
         settings = ";".join(f"{r.setting}={r.effective}" for r in records)
         digest = hashlib.sha256(f"{self.version};{settings}".encode()).hexdigest()[:10]
         self.metrics.settings = {record.setting: record.effective for record in records}
+        if self.config.chat_template is not None:
+            engine.tokenizer.chat_template = self.config.chat_template.read_text()
         self._serving = Serving(
             engine=engine,
             names=self.config.served_model_name or (engine.model_name,),
             tokens=TokenText(engine.tokenizer),
             created=int(time.time()),
             fingerprint=f"engine-{self.version}-{digest}",
+            tool_parser=choose_parser(self.config.tool_call_parser, engine.tokenizer, Registry()),
         )
 
     @property

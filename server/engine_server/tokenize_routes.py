@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine_server.chat_request import Messages, TemplateFields
-from engine_server.chat_template import render_chat
+from engine_server.chat_template import Conversation, chat_prompt
 from engine_server.openapi import describe
 from engine_server.request_body import Body, read_body
 from engine_server.request_fields import invalid
@@ -42,8 +42,9 @@ class TokenizeRequest(TemplateFields):
         self.check_template()
         if (self.prompt is None) == (self.messages is None):
             raise invalid("prompt", "give either prompt or messages")
-        only_for_messages = ("add_generation_prompt", "continue_final_message")
-        for name in (*only_for_messages, "chat_template_kwargs"):
+        for index, message in enumerate(self.messages or ()):
+            message.check(f"messages[{index}]")
+        for name in TemplateFields.model_fields:
             if self.messages is None and getattr(self, name) is not None:
                 raise invalid(name, "only allowed with messages")
         if self.messages is not None and self.add_special_tokens is not None:
@@ -70,12 +71,19 @@ def tokenize_routes(state: ServerState) -> APIRouter:
         body = await read_body(request, TokenizeRequest, state.config.max_body_size)
         body.check()
         serving.name(body.model)
-        tokenizer = _tokenizer(serving, "prompt" if body.messages is None else "messages")
+        _tokenizer(serving, "prompt" if body.messages is None else "messages")
         if body.messages is not None:
-            ids = render_chat(tokenizer, body.messages, body)
+            conversation = Conversation(
+                [m.for_template(f"messages[{i}]") for i, m in enumerate(body.messages)], body
+            )
+            trusted = state.config.trust_request_chat_template
+            ids = await chat_prompt(serving, conversation, trusted=trusted)
         else:
-            special = body.add_special_tokens is not False
-            ids = list(tokenizer(body.prompt, add_special_tokens=special).input_ids)
+            text, special = body.prompt or "", body.add_special_tokens is not False
+            ids = await serving.engine.run_with_tokenizer(
+                lambda tokenizer: list(tokenizer(text, add_special_tokens=special).input_ids),
+                len(text),
+            )
         texts = [serving.tokens.text(i) for i in ids] if body.return_token_strs else None
         return _json(
             Tokens(

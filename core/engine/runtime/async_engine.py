@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -11,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import zmq
 import zmq.asyncio
@@ -37,8 +38,11 @@ from engine.runtime.messages import (
 )
 from engine.runtime.output_processor import OutputProcessor
 from engine.runtime.process import Failed, Ready, engine_process
+from engine.runtime.tokenizer_thread import TokenizerThread
 from engine.sampling_params import SamplingParams
 from engine.settings import Settings, as_settings
+
+ResultT = TypeVar("ResultT")
 
 _STOP_SECONDS = 10.0
 """How long a stopping engine process may take before it is killed."""
@@ -107,6 +111,7 @@ class AsyncEngine:
             vocab_size=ready.vocab_size,
             end_token_ids=ready.end_token_ids,
         )
+        self._tokenizing = TokenizerThread(tokenizer)
         self._outputs = OutputProcessor(tokenizer)
         self._process, self._receiver, self._sender = process, receiver, sender
         self._folder = folder
@@ -190,7 +195,10 @@ class AsyncEngine:
         """
         if not self.alive:
             raise EngineDeadError("the engine process has ended; restart the server")
-        text, ids = self._frontend.encode(prompt)
+        text, ids = await self.run_with_tokenizer(
+            lambda own: dataclasses.replace(self._frontend, tokenizer=own).encode(prompt),
+            len(prompt),
+        )
         self._frontend.check(ids, params)
         self._admit(params.n)
         request_id = request_id or uuid.uuid4().hex
@@ -203,6 +211,15 @@ class AsyncEngine:
         self._streams[request_id] = stream
         await self._sender.send(encode(Add(children)))
         return stream
+
+    async def run_with_tokenizer(self, work: Callable[[Any], ResultT], size: int) -> ResultT:
+        """Return what `work` makes of the tokenizer; the work of long texts runs on a thread.
+
+        Args:
+            work: gets the tokenizer (or None); must not keep it.
+            size: characters that it reads, about.
+        """
+        return await self._tokenizing.run(work, size)
 
     def _admit(self, count: int) -> None:
         """Refuse what would overflow the queue before anything is sent to the client."""
@@ -252,6 +269,7 @@ class AsyncEngine:
         if self._closing:
             return
         self._closing = True
+        self._tokenizing.close()
         if self.alive:
             await self._sender.send(encode(Shutdown()))
             await asyncio.to_thread(self._process.join, _STOP_SECONDS)
