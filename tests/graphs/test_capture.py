@@ -40,21 +40,6 @@ def bench_of(name: str, model: Fussy, **settings: Any) -> GraphBench:
     return GraphBench(name, model=model, device=model.device, **settings)
 
 
-@pytest.mark.parametrize("name", RECORDING)
-def test_a_failed_capture_costs_that_size_only(name: str) -> None:
-    model = Fussy({8: torch.OutOfMemoryError("no memory"), 4: ValueError("not four"), 2: None})
-    bench = bench_of(name, model, sizes=(1, 2, 4, 6, 8))
-    dropped = {event.num_tokens: event.dropped for event in bench.captured if event.dropped}
-    assert dropped.keys() == ({2, 4} if name == "full_decode_only" else {2, 4, 8})
-    assert dropped[4] == "ValueError: not four"
-    assert "_local_scalar_dense" in dropped[2]
-    prefilled(bench, [5, 3, 1])
-    for names, padded in (([0], 1), ([0, 1], 6), ([0, 1, 2], 6)):
-        result = bench.step(decode(names))
-        assert result.equal
-        assert result.decision.padded.num_tokens == padded
-
-
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("name", RECORDING)
 def test_abort_makes_a_failed_capture_an_error(name: str, lazy: bool) -> None:
@@ -81,17 +66,6 @@ def test_lazy_records_what_is_first_met_and_replays_it_later(name: str) -> None:
     assert first.decision.kind in bench.strategy.KINDS
     assert first.equal
     assert second.equal
-
-
-@pytest.mark.parametrize("name", RECORDING)
-def test_lazy_gives_up_a_size_that_fails(name: str) -> None:
-    bench = bench_of(name, Fussy({4: ValueError("not four")}), lazy=True, sizes=(1, 4))
-    prefilled(bench, [5, 6, 7])
-    for _ in range(3):
-        assert bench.step(decode([0, 1, 2])).equal
-    assert {event.num_tokens for event in bench.captured} == {4}
-    assert all(event.dropped for event in bench.captured)
-    assert bench.step(decode([0, 1, 2])).decision.kind == "eager"
 
 
 def test_a_lazy_whole_graph_isnt_recorded_from_a_batch_of_another_kind() -> None:
@@ -176,17 +150,3 @@ def test_pieces_arent_recorded_where_an_unknown_operator_cant_be_seen() -> None:
     )
     assert bench.captured == []
     assert prefilled(bench, [5, 3]).step(decode([0, 1])).decision.kind == "eager"
-
-
-@pytest.mark.parametrize("name", RECORDING)
-def test_a_callable_that_cant_be_recorded_isnt(name: str) -> None:
-    from dataclasses import replace
-
-    from engine.testing.graph_modes import strategy_named
-
-    bench = GraphBench(name)
-    bench.events.clear()
-    strategy = strategy_named(name)
-    strategy.prepare(replace(bench.job, compiled=replace(bench.job.compiled, capturable=False)))
-    assert bench.captured == []
-    assert any("can't be recorded" in e.message for e in bench.events if isinstance(e, Notice))

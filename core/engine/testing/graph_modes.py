@@ -79,6 +79,7 @@ class GraphBench:
         max_num_seqs, max_num_tokens: limits of a step.
         compiled: makes the callable of the model; None runs the module itself.
         device: where graphs are recorded.
+        give_device: whether the strategy gets the device; one that records nothing needs none.
         make: builds strategies by name, for those that compose.
         **job: fields of `GraphJob` to set besides.
     """
@@ -94,6 +95,7 @@ class GraphBench:
         max_num_tokens: int = 32,
         compiled: Callable[[CausalLM], ModelCall] | None = None,
         device: GraphDevice | None = None,
+        give_device: bool = True,
         make: Callable[[str], GraphStrategy] | None = None,
         **job: Any,
     ) -> None:
@@ -121,7 +123,7 @@ class GraphBench:
         adopted = self.device.adopt(call, compiled=compiled is not None)
         settings: dict[str, Any] = {
             "compiled": CompiledModel(adopted, CompileReport(), watchable=compiled is None),
-            "device": self.device,
+            "device": self.device if give_device else None,
             "sizes": tuple(sizes),
             "max_num_seqs": max_num_seqs,
             "graph_support": self.attention.GRAPH_SUPPORT,

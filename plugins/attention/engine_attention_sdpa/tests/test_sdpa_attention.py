@@ -10,9 +10,14 @@ import pytest
 import torch
 
 from engine.attention import AttentionSpec
+from engine.testing import AttentionConformance
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 MakeHistory = Callable[..., Any]
+
+
+class TestContract(AttentionConformance):
+    strategy = "sdpa"
 
 
 def check(pairs: list[tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype) -> None:
@@ -144,14 +149,6 @@ def test_a_batch_without_slots_writes_nothing(history: MakeHistory) -> None:
     assert out.isfinite().all()
 
 
-def test_what_an_earlier_owner_left_in_a_block_reaches_nobody(history: MakeHistory) -> None:
-    for count in (2, 10):
-        steps = history(spec_of(), fill=float("inf"))
-        sequences = [steps.add() for _ in range(count)]
-        for _ in range(9):
-            check(steps.step([(s, 1) for s in sequences]), torch.float32)
-
-
 def test_a_request_with_nan_does_not_reach_its_neighbours(history: MakeHistory) -> None:
     for count in (4, 10):
         steps = history(spec_of())
@@ -162,16 +159,6 @@ def test_a_request_with_nan_does_not_reach_its_neighbours(history: MakeHistory) 
         pairs = steps.step([(s, 1) for s in sequences])
         assert pairs.pop(2)[0].isnan().all()
         check(pairs, torch.float32)
-
-
-def test_two_engines_share_no_memory(history: MakeHistory) -> None:
-    one, two = history(spec_of(), seed=1), history(spec_of(), seed=2)
-    sequences = [(one.add(), two.add()) for _ in range(9)]
-    one.step([(s, 6) for s, _ in sequences])
-    two.step([(s, 6) for _, s in sequences])
-    for _ in range(3):
-        check(one.step([(s, 1) for s, _ in sequences]), torch.float32)
-        check(two.step([(s, 1) for _, s in sequences]), torch.float32)
 
 
 def test_decode_reads_only_the_blocks_that_are_seen(history: MakeHistory) -> None:

@@ -26,4 +26,5 @@ def test_the_kernels_are_right_in_the_interpreter() -> None:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert " passed" in result.stdout
-    assert "skipped" not in result.stdout
+    # One check records on the simulated graph device, which knows no Triton.
+    assert "1 skipped" in result.stdout

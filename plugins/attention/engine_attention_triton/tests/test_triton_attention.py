@@ -12,6 +12,7 @@ import torch
 
 from engine.attention import AttentionSpec
 from engine.batch import BatchShape
+from engine.testing import AttentionConformance
 from engine.testing.attention import History
 from engine.testing.paged import attention_inputs
 
@@ -24,6 +25,14 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = pytest.mark.skipif(
     not GPU and not INTERPRETED, reason="run by test_the_kernels_are_right_in_the_interpreter"
 )
+
+
+class TestContract(AttentionConformance):
+    strategy = "triton"
+    steps = 2
+    block_size = 16
+    # Triton's interpreter multiplies small matrices of bfloat16 wrongly.
+    dtypes = (torch.float32, torch.float16 if INTERPRETED else torch.bfloat16)
 
 
 @pytest.fixture

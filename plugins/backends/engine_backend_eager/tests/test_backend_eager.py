@@ -11,8 +11,12 @@ import torch
 from torch import fx, nn
 
 from engine.ops import break_op
-from engine.registry import Registry
+from engine.testing import BackendConformance
 from engine_backend_eager.backend import EagerBackend
+
+
+class TestContract(BackendConformance):
+    strategy = "eager"
 
 
 class Block(nn.Module):
@@ -25,15 +29,6 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.down(torch.nn.functional.silu(self.up(x))) + x
         return out
-
-
-def test_a_graph_gives_the_modules_bits_at_every_size() -> None:
-    block = Block()
-    graph = fx.symbolic_trace(block)
-    call = EagerBackend().compile(graph, [torch.randn(4, 6)], dynamic=True)
-    for rows in (1, 3, 4, 5, 64):
-        x = torch.randn(rows, 6)
-        assert torch.equal(call(x), block(x))
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
@@ -65,22 +60,3 @@ def test_break_ops_in_a_graph_run_and_write_their_buffers() -> None:
     call = EagerBackend().compile(fx.symbolic_trace(model), [], dynamic=True)
     x, out = torch.randn(5), torch.empty(5)
     assert torch.equal(call(x, out), 1 - x * 2)
-
-
-def test_it_leaves_the_graph_as_it_is() -> None:
-    graph = fx.symbolic_trace(Block())
-    before = graph.code
-    EagerBackend().compile(graph, [torch.randn(2, 6)], dynamic=False)
-    assert graph.code == before
-
-
-def test_it_stores_nothing_and_says_so() -> None:
-    backend, graph = EagerBackend(), fx.symbolic_trace(Block())
-    assert not backend.CACHEABLE
-    assert backend.save(backend.compile(graph, [], dynamic=True)) is None
-    with pytest.raises(ValueError, match="eager stores no artifacts"):
-        backend.load(b"", graph, [])
-
-
-def test_it_is_registered_under_its_name() -> None:
-    assert Registry().load("backends", "eager") is EagerBackend

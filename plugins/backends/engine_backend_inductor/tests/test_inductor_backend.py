@@ -15,10 +15,18 @@ from torch import fx
 from torch.nn import functional as F
 
 from engine.errors import CompileError
+from engine.testing import BackendConformance
 from engine.token_range import Shapes, TokenRange
 from engine_backend_inductor.backend import InductorBackend
 from engine_backend_inductor.bundle import KernelPool, pack, unpack
 from engine_backend_inductor.options import InductorOptions
+
+
+# From modules of PyTorch that inductor imports.
+@pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
+class TestContract(BackendConformance):
+    strategy = "inductor"
+
 
 RANGE = TokenRange(1, 64)
 
@@ -192,15 +200,6 @@ def test_kernels_are_offered_to_the_next_compilation(tmp_path: Path) -> None:
         pool.collect(folder)
     pool.offer(folders[2])
     assert (folders[2] / "k" / "one.so").read_bytes() == b"code"
-
-
-@pytest.mark.parametrize("artifact", [b"", b"nonsense", b"\x1f\x8b" + bytes(50)])
-def test_bytes_that_are_no_artifact_are_refused(artifact: bytes) -> None:
-    graph, inputs = traced(lambda x: (x * 2,))
-    before = state()
-    with pytest.raises(ValueError, match="no archive"):
-        backend().load(artifact, graph, inputs)
-    assert state() == before
 
 
 def test_an_archive_without_inductors_files_is_refused(tmp_path: Path) -> None:

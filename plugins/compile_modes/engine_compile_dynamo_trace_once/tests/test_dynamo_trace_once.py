@@ -6,19 +6,22 @@ import gc
 import random
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from engine.artifacts import FileStore
 from engine.errors import ModelError
 from engine.events import CompiledUnit, Event
 from engine.strategies import CompiledModel
-from engine.testing.backends import CountingBackend, KeepingBackend
+from engine.testing import CompileStrategyConformance
+from engine.testing.backends import CountingBackend
 from engine.testing.compiling import ToyDecoder, compile_job, run_step
 from engine_compile_dynamo_trace_once.strategy import TraceOnce
+
+
+class TestContract(CompileStrategyConformance):
+    strategy = "dynamo_trace_once"
 
 
 def compiled(model: ToyDecoder, **settings: Any) -> tuple[CompiledModel, CountingBackend]:
@@ -42,18 +45,6 @@ def test_one_graph_with_its_break_ops_inside_serves_all_sizes() -> None:
     assert sum("attention" in str(node.target) for node in graph.graph.nodes) == 3
     assert [event.unit for event in events if isinstance(event, CompiledUnit)] == ["model [1-64]"]
     assert made.report.pieces == made.report.cache_misses == 1
-
-
-def test_nothing_is_traced_again_in_whatever_order_sizes_come() -> None:
-    model = ToyDecoder(2)
-    made, backend = compiled(model, max_num_tokens=40)
-    counters = dict(torch._dynamo.utils.counters["stats"])
-    for num_tokens in random.sample(range(1, 41), 40):
-        assert torch.equal(
-            run_step(made.call, model, num_tokens), run_step(model, model, num_tokens)
-        )
-    assert len(backend.graphs) == 1
-    assert dict(torch._dynamo.utils.counters["stats"]) == counters
 
 
 @pytest.mark.parametrize(
@@ -92,22 +83,6 @@ def test_a_guard_about_sizes_beyond_the_largest_step_is_no_reason_to_refuse() ->
     assert torch.equal(run_step(made.call, model, 64), run_step(model, model, 64))
 
 
-def test_two_engines_of_one_class_never_share_a_graph() -> None:
-    models = [ToyDecoder(layers, seed=layers) for layers in (1, 3, 1)]
-    calls = [compiled(model)[0].call for model in models]
-    for model, call in zip(models, calls, strict=True):
-        assert torch.equal(run_step(call, model, 5), run_step(model, model, 5))
-
-
-def test_nothing_of_a_gone_engine_is_left_in_dynamo() -> None:
-    model = ToyDecoder(1)
-    made, _ = compiled(model)
-    gone = weakref.ref(model.embedding.weight)
-    del model, made
-    gc.collect()
-    assert gone() is None
-
-
 def test_a_refused_model_is_not_kept_by_dynamo_either() -> None:
     class Branches(ToyDecoder):
         def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -136,13 +111,3 @@ def test_random_numbers_and_settings_are_as_before_also_after_a_refusal() -> Non
     assert torch.equal(torch.get_rng_state(), state)
     assert torch._dynamo.config.get_config_copy() == settings
     assert torch.fx.experimental._config.get_config_copy() == shapes  # type: ignore[attr-defined]  # likewise
-
-
-def test_a_second_start_compiles_nothing_and_another_depth_does(tmp_path: Path) -> None:
-    made = []
-    for layers in (2, 2, 3):
-        model, backend = ToyDecoder(layers), KeepingBackend()
-        call = TraceOnce().compile(compile_job(model, backend, store=FileStore(tmp_path))).call
-        assert torch.equal(run_step(call, model, 5), run_step(model, model, 5))
-        made.append((len(backend.graphs), backend.loaded))
-    assert made == [(1, 0), (0, 1), (1, 0)]

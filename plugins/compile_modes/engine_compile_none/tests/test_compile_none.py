@@ -17,9 +17,13 @@ from engine.batch import BatchShape
 from engine.events import Event, EventBus
 from engine.facts import DeviceFacts, Facts, ModelFacts
 from engine.models import CausalLM
-from engine.registry import Registry
 from engine.strategies import Backend, CompileJob, ModelInputs
+from engine.testing import CompileStrategyConformance
 from engine_compile_none.strategy import NoCompile
+
+
+class TestContract(CompileStrategyConformance):
+    strategy = "none"
 
 
 class Tiny(CausalLM):
@@ -70,15 +74,6 @@ def make_job(model: CausalLM, events: EventBus) -> CompileJob:
     )
 
 
-@pytest.mark.parametrize("num_tokens", [1, 2, 7, 63, 64, 65])
-def test_the_callable_gives_the_modules_own_bits(num_tokens: int) -> None:
-    model = Tiny()
-    compiled = NoCompile().compile(make_job(model, EventBus()))
-    ids = torch.randint(0, 32, (num_tokens,))
-    positions = torch.randint(0, 100, (num_tokens,))
-    assert torch.equal(compiled.call(ids, positions), model(ids, positions))
-
-
 def test_weights_that_change_later_are_seen() -> None:
     model = Tiny()
     compiled = NoCompile().compile(make_job(model, EventBus()))
@@ -116,7 +111,3 @@ def test_it_starts_no_compiler() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
-
-
-def test_it_is_registered_under_its_name() -> None:
-    assert Registry().load("compile_modes", "none") is NoCompile

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import weakref
 from typing import Any
 
 import pytest
@@ -13,9 +11,15 @@ import torch
 from engine.errors import CompileError, ConfigError
 from engine.events import CompiledUnit, Event, Notice
 from engine.strategies import CompiledModel
+from engine.testing import CompileStrategyConformance
 from engine.testing.backends import CountingBackend
 from engine.testing.compiling import ToyDecoder, compile_job, run_step
 from engine_compile_stock_torch_compile.strategy import StockOptions, StockTorchCompile
+
+
+class TestContract(CompileStrategyConformance):
+    strategy = "stock_torch_compile"
+
 
 Made = tuple[CompiledModel, CountingBackend, StockTorchCompile]
 
@@ -107,21 +111,3 @@ def test_two_engines_of_one_class_count_their_own_compilations() -> None:
     for model, (one, _, strategy) in zip(models, made, strict=True):
         assert torch.equal(run_step(one.call, model, 5), run_step(model, model, 5))
         strategy.close()
-
-
-def test_a_closed_engine_leaves_its_model_to_the_garbage_collector() -> None:
-    model = ToyDecoder(1)
-    made, backend, strategy = compiled(model)
-    gone = weakref.ref(model.embedding.weight)
-    strategy.close()
-    strategy.close()
-    del model, made, backend, strategy
-    gc.collect()
-    assert gone() is None
-
-
-def test_neither_random_numbers_nor_dynamos_settings_are_touched() -> None:
-    state, settings = torch.get_rng_state(), torch._dynamo.config.get_config_copy()
-    compiled(ToyDecoder(1), max_num_tokens=9)[2].close()
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch._dynamo.config.get_config_copy() == settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,9 +16,14 @@ from engine.artifacts import FileStore
 from engine.errors import ConfigError, ModelError
 from engine.events import CompiledUnit, Event, PhaseAdvanced
 from engine.strategies import CompiledModel
+from engine.testing import CompileStrategyConformance
 from engine.testing.backends import CountingBackend, KeepingBackend
 from engine.testing.compiling import ToyDecoder, compile_job, run_step
 from engine_compile_vllm_compile.strategy import PiecewiseCompile
+
+
+class TestContract(CompileStrategyConformance):
+    strategy = "vllm_compile"
 
 
 def compiled(model: ToyDecoder, **settings: Any) -> tuple[CompiledModel, CountingBackend]:
@@ -93,18 +97,6 @@ def test_each_range_is_told_its_bounds() -> None:
     assert bounds == {(2, 16), (17, 64)}
 
 
-def test_nothing_is_compiled_after_compile_returned_in_whatever_order_sizes_come() -> None:
-    model = ToyDecoder(2)
-    made, backend = compiled(model, max_num_tokens=40, exact_sizes=(4,), ranges=(16,))
-    count, counters = len(backend.inputs), dict(torch._dynamo.utils.counters["stats"])
-    sizes = random.sample(range(1, 41), 40)
-    for num_tokens in sizes:
-        expected = run_step(model, model, num_tokens)
-        assert torch.equal(run_step(made.call, model, num_tokens), expected), sizes
-    assert len(backend.inputs) == count
-    assert dict(torch._dynamo.utils.counters["stats"]) == counters
-
-
 def test_without_splitting_ops_the_model_is_one_piece() -> None:
     model = ToyDecoder()
     made, backend = compiled(model, break_ops=())
@@ -141,22 +133,6 @@ def test_a_model_whose_python_depends_on_the_batch_is_refused_with_the_guard() -
         ModelError, match=r"Branches .*`Ne\(num_tokens, 1\)`.*batch of 1.*test_vllm"
     ):
         compiled(Branches())
-
-
-def test_two_engines_of_one_class_do_not_share_anything() -> None:
-    models = [ToyDecoder(layers, seed=layers) for layers in (2, 3)]
-    calls = [compiled(model)[0].call for model in models]
-    for model, call in zip(models, calls, strict=True):
-        assert torch.equal(run_step(call, model, 5), run_step(model, model, 5))
-
-
-def test_a_closed_engine_leaves_its_model_to_the_garbage_collector() -> None:
-    model = ToyDecoder()
-    made, _ = compiled(model)
-    gone = weakref.ref(model.embedding.weight)
-    del model, made
-    gc.collect()
-    assert gone() is None
 
 
 def test_intermediate_values_die_after_their_last_use() -> None:

@@ -6,10 +6,15 @@ import pytest
 
 from engine.batch import BatchShape
 from engine.facts import DeviceFacts, Facts, GraphSupport, ModelFacts
-from engine.registry import Registry
+from engine.testing import GraphStrategyConformance
 from engine.testing.graph_modes import GraphBench
 from engine.testing.recordable_attention import RecordableAttention
 from engine_cudagraph_full.strategy import Full
+
+
+class TestContract(GraphStrategyConformance):
+    strategy = "full"
+
 
 SIZES = (1, 2, 4, 8, 16)
 
@@ -75,7 +80,3 @@ def test_attention_that_never_may_be_recorded_is_refused() -> None:
     refusal = Full.refuse(facts)
     assert refusal is not None
     assert "plain can't be inside a recorded graph (never)" in refusal.reason
-
-
-def test_it_is_registered_under_its_name() -> None:
-    assert Registry().load("cudagraph_modes", "full") is Full

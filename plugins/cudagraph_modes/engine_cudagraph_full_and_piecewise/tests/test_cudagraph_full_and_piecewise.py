@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from engine.batch import BatchShape
-from engine.registry import Registry
 from engine.strategies import GraphStrategy
+from engine.testing import GraphStrategyConformance
 from engine.testing.graph_modes import GraphBench, decode, prefilled, strategy_named
-from engine_cudagraph_full_and_piecewise.strategy import FullAndPiecewise
+
+
+class TestContract(GraphStrategyConformance):
+    strategy = "full_and_piecewise"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,3 @@ def test_lazy_decode_is_recorded_by_the_decode_strategy() -> None:
     assert [event.kind for event in bench.captured] == ["full"]
     assert bench.step([(0, [3]), ("new", [4])]).equal
     assert [event.kind for event in bench.captured] == ["full", "piecewise"]
-
-
-def test_it_is_registered_under_its_name() -> None:
-    assert Registry().load("cudagraph_modes", "full_and_piecewise") is FullAndPiecewise

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from engine.batch import BatchShape
-from engine.registry import Registry
 from engine.strategies import GraphStrategy
+from engine.testing import GraphStrategyConformance
 from engine.testing.graph_modes import GraphBench, strategy_named
-from engine_cudagraph_full_decode_only.strategy import FullDecodeOnly
+
+
+class TestContract(GraphStrategyConformance):
+    strategy = "full_decode_only"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,3 @@ def test_it_asks_for_whole_graphs_by_name() -> None:
 
     GraphBench("full_decode_only", sizes=(1,), make=make)
     assert set(asked) == {"full"}
-
-
-def test_it_is_registered_under_its_name() -> None:
-    assert Registry().load("cudagraph_modes", "full_decode_only") is FullDecodeOnly

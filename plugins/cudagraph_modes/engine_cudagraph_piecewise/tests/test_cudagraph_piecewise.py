@@ -6,9 +6,13 @@ import pytest
 
 from engine.batch import BatchShape
 from engine.facts import DeviceFacts, Facts, GraphSupport, ModelFacts
-from engine.registry import Registry
+from engine.testing import GraphStrategyConformance
 from engine.testing.graph_modes import GraphBench
 from engine_cudagraph_piecewise.strategy import Piecewise
+
+
+class TestContract(GraphStrategyConformance):
+    strategy = "piecewise"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,3 @@ def test_a_device_without_graphs_is_refused_with_a_remedy() -> None:
     assert refusal is not None
     assert "can't record graphs" in refusal.reason
     assert "--graph-device simulated" in refusal.remedy
-
-
-def test_it_is_registered_under_its_name() -> None:
-    assert Registry().load("cudagraph_modes", "piecewise") is Piecewise

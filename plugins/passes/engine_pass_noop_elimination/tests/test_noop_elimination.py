@@ -9,11 +9,20 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
+from engine.testing import PassConformance
 from engine.testing.compiling import ToyDecoder, run_step
 from engine.tracing import Traced, trace_model
 from engine_pass_noop_elimination.noops import NoopElimination
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class TestContract(PassConformance):
+    strategy = "noop_elimination"
+
+    @staticmethod
+    def example(x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0], 16).contiguous().float()
 
 
 class Changed(ToyDecoder):
