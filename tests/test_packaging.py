@@ -27,6 +27,11 @@ from engine.testing.tiny import write_tiny_model
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PLUGIN_GROUPS = {
+    group: entries
+    for group, entries in PROJECT["project"]["entry-points"].items()
+    if group.startswith("engine.")
+}
 PLUGIN_ROOTS = sorted(
     {f"plugins/{path.parent.parent.name}" for path in ROOT.glob("plugins/*/*/*.py")}
 )
@@ -42,7 +47,7 @@ def test_every_plugin_folder_is_an_entry_point_and_every_entry_point_a_folder() 
     }
     listed = [
         (group.partition(".")[2], target)
-        for group, entries in PROJECT["project"]["entry-points"].items()
+        for group, entries in PLUGIN_GROUPS.items()
         for target in entries.values()
     ]
     assert sorted(listed) == sorted(folders)
@@ -184,7 +189,7 @@ def test_every_built_in_works_when_installed(installed: Environment, tmp_path: P
     ours = {(row["kind"], row["name"]): row["state"] for row in rows}
     listed = {
         (group.partition(".")[2], name)
-        for group, entries in PROJECT["project"]["entry-points"].items()
+        for group, entries in PLUGIN_GROUPS.items()
         for name in entries
     }
     assert ours == dict.fromkeys(listed, "ok")
