@@ -71,12 +71,37 @@ class AttentionInputs:
     host_block_tables: NDArray[np.int32]
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """What an attention implementation that rotates does to queries and keys first.
+
+    The meaning is that of `engine.ops.qk_norm_rope`.
+
+    Attributes:
+        cos, sin: [T, 1, R], R at most D.
+        signed: the first half of `sin` is negated already.
+        query_weight, key_weight: [D], of the norm over each head; None where there is none.
+        eps: added to the mean square of a head.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    signed: bool
+    query_weight: torch.Tensor | None
+    key_weight: torch.Tensor | None
+    eps: float
+
+
 class AttentionPlugin(Plugin):
     """Writes keys and values into the paged cache and attends to it."""
 
     GRAPH_SUPPORT: ClassVar[GraphSupport] = GraphSupport.NEVER
     """For which batches it may be recorded. `ALWAYS` promises that launches depend on the padded
     shape only and that everything else is read from the device tensors at run time."""
+
+    ROTATES: ClassVar[bool] = False
+    """Whether `forward_rotating` is implemented. Nobody has to: where it isn't, queries and keys
+    are rotated before `forward` is called."""
 
     @abstractmethod
     def cache_shape(self, spec: AttentionSpec, num_blocks: int, block_size: int) -> tuple[int, ...]:
@@ -108,3 +133,30 @@ class AttentionPlugin(Plugin):
             spec: what the layer asks for.
             metadata: what `begin_step` returned.
         """
+
+    def forward_rotating(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        rotation: Rotation,
+        out: torch.Tensor,
+        cache: torch.Tensor,
+        spec: AttentionSpec,
+        metadata: Any,
+    ) -> None:
+        """Normalise and rotate queries and keys, then do as `forward` does.
+
+        One kernel can rotate keys and store them. Called only where `ROTATES` is true.
+
+        Args:
+            query: [T, H, D], not rotated; any strides within which a head is packed.
+            key: [T, K, D], likewise.
+            value: [T, K, D].
+            rotation: what is done to queries and keys.
+            out: [T, H, D], as in `forward`.
+            cache: this layer's KV cache, of `cache_shape`.
+            spec: what the layer asks for.
+            metadata: what `begin_step` returned.
+        """
+        raise NotImplementedError(f"{self.NAME} declares ROTATES, but has no forward_rotating")

@@ -1,9 +1,11 @@
 """The operators that models call. Public: plugins build models and passes from these."""
 
 from engine.ops.activation import silu_and_mul
-from engine.ops.attention import attention
+from engine.ops.attention import attention, rotating_attention
 from engine.ops.break_ops import break_op, is_break_op, known_break_ops, written_arguments
+from engine.ops.fused import add_rms_norm, qk_norm_rope, silu_mul
 from engine.ops.norm import rms_norm
+from engine.ops.operator import Operator, operator
 from engine.ops.recordable import (
     OperatorWatch,
     declare_recordable,
@@ -14,7 +16,9 @@ from engine.ops.recordable import (
 from engine.ops.rotary import apply_rotary, rotary_at, rotary_table
 
 __all__ = [
+    "Operator",
     "OperatorWatch",
+    "add_rms_norm",
     "apply_rotary",
     "attention",
     "break_op",
@@ -23,10 +27,14 @@ __all__ = [
     "is_recordable",
     "known_break_ops",
     "needs_values",
+    "operator",
+    "qk_norm_rope",
     "rms_norm",
     "rotary_at",
     "rotary_table",
+    "rotating_attention",
     "silu_and_mul",
+    "silu_mul",
     "unrecordable",
     "written_arguments",
 ]

@@ -1,0 +1,23 @@
+"""What passes need to find parts of a traced graph and to put an operator in their place.
+
+Public: a pass finds a part by its structure (`match_rms_norm`, `match_rotary`), asks a
+`GraphEditor` whether anybody else can see inside it, and replaces it.
+"""
+
+from engine.patterns.editing import GraphEditor, argument, example, inputs, is_call
+from engine.patterns.norms import RmsNorm, is_size, match_rms_norm
+from engine.patterns.rotary import Rotary, is_heads, match_rotary
+
+__all__ = [
+    "GraphEditor",
+    "RmsNorm",
+    "Rotary",
+    "argument",
+    "example",
+    "inputs",
+    "is_call",
+    "is_heads",
+    "is_size",
+    "match_rms_norm",
+    "match_rotary",
+]
