@@ -38,7 +38,7 @@ def settle_joins(traced: Traced) -> Traced:
     values = dict(zip(placeholders, traced.example_inputs, strict=True))
     added: list[Any] = []
     for node in graph.find_nodes(op="call_function", target=join_rows):
-        parts = [values.get(part) for part in node.args]
+        parts: list[Any] = [values.get(part) for part in node.args]
         if not all(isinstance(part, torch.nn.Parameter) for part in parts):
             continue
         joined = join_rows(*parts)

@@ -114,14 +114,17 @@ def _sorted(by_name: dict[str, type[Pass]]) -> list[str]:
                 f"pass {name}: STAGE is {one.STAGE!r}; the stages are {', '.join(STAGES)}"
             )
         for other in (*one.BEFORE, *one.AFTER):
-            if other not in by_name:
+            near = difflib.get_close_matches(other, by_name, n=1, cutoff=0.85)
+            if other not in by_name and near:
                 raise BrokenPluginError(
                     f"pass {name} wants to run before or after {other!r}, which isn't installed; "
-                    f"install it or repair the pass (installed: {', '.join(sorted(by_name))})"
+                    f"did its author mean {near[0]}?"
                 )
-        before[name].update(one.AFTER)
+        # A pass that isn't there needs no place.
+        before[name].update(other for other in one.AFTER if other in by_name)
         for other in one.BEFORE:
-            before[other].add(name)
+            if other in by_name:
+                before[other].add(name)
     for name, one in by_name.items():
         for other in before[name]:
             if STAGES.index(by_name[other].STAGE) > STAGES.index(one.STAGE):

@@ -83,15 +83,20 @@ def test_a_wrong_switch_is_an_error_that_says_what_to_write(
     ("passes", "message"),
     [
         ([made("a", BEFORE=("b",)), made("b", BEFORE=("a",))], "each want to run before the next"),
-        ([made("a", AFTER=("gone",))], "'gone', which isn't installed"),
+        ([made("a", AFTER=("fusion",)), made("fusions")], "'fusion', which.*mean fusions"),
         ([made("a", STAGE="later")], "the stages are graph, piece"),
         ([made("a", AFTER=("b",)), made("b", STAGE="piece")], "later stage 'piece'"),
     ],
-    ids=["circle", "unknown", "stage", "backwards"],
+    ids=["circle", "misspelt", "stage", "backwards"],
 )
 def test_passes_that_cannot_be_ordered_are_an_error(passes: list[type[Pass]], message: str) -> None:
     with pytest.raises(BrokenPluginError, match=message):
         order_passes(passes, ())
+
+
+def test_a_pass_may_ask_for_its_place_among_passes_that_are_not_installed() -> None:
+    passes = [made("b", AFTER=("gone",), BEFORE=("a", "absent")), made("a")]
+    assert names(passes) == ["b", "a"]
 
 
 def doubling() -> fx.GraphModule:

@@ -126,16 +126,16 @@ class GraphEditor:
                 self.graph.erase_node(node)
 
     def refresh(self, start: fx.Node) -> None:
-        """Work the fake values after a node out again; strides there may have changed.
+        """Work out again the fake values of what comes of a node; strides may have changed.
 
         Raises:
             RuntimeError: an operator can't take what it is given now.
         """
-        known = False
+        stale = {start}
         for node in self.graph.nodes:
-            if known and node.op in ("call_function", "call_method"):
+            if node.op in ("call_function", "call_method") and stale & set(node.all_input_nodes):
                 _infer(node)
-            known = known or node is start
+                stale.add(node)
 
 
 def _infer(node: fx.Node) -> None:

@@ -47,6 +47,11 @@ class Rotary:
     nodes: frozenset[fx.Node]
 
     @property
+    def read(self) -> frozenset[fx.Node]:
+        """What is read whenever it is computed: `x` and the tables."""
+        return frozenset({self.x, self.cos, self.sin})
+
+    @property
     def tokens_first(self) -> bool:
         """Whether the result is [T, N, D]."""
         value = example(self.result)

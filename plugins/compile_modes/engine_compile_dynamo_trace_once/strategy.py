@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.events import PhaseAdvanced
 from engine.graph_compiler import GraphCompiler, dispatch, timed, warm_up
+from engine.joined_weights import settle_joins
 from engine.plugin import Numerics, StartupCost
 from engine.strategies import (
     CompiledModel,
@@ -44,6 +45,7 @@ class TraceOnce(CompileStrategy):
             traced = trace_model(job.model, job.max_num_tokens, job.device)
         compiler = GraphCompiler(job, self.fingerprint(), report)
         compiler.apply_passes(traced.graph)
+        traced = settle_joins(traced)
         steps = []
         for done, tokens in enumerate(ranges, 1):
             call = compiler.compile("model", traced.graph, tokens)

@@ -8,6 +8,7 @@ from typing import Any
 from engine.events import PhaseAdvanced
 from engine.graph_compiler import GraphCompiler, dispatch, timed, warm_up
 from engine.graph_hash import graph_hash
+from engine.joined_weights import settle_joins
 from engine.plugin import Numerics, StartupCost
 from engine.strategies import (
     CompiledModel,
@@ -60,6 +61,7 @@ class PiecewiseCompile(CompileStrategy):
             traced = trace_model(job.model, job.max_num_tokens, job.device)
         graphs = GraphCompiler(job, self.fingerprint(), report)
         graphs.apply_passes(traced.graph)
+        traced = settle_joins(traced)
         with timed(report, "split"):
             pieces = split_graph(traced.graph, lambda node: break_op_name(node) in job.break_ops)
             stitcher = _stitcher(traced, pieces)
