@@ -16,13 +16,17 @@ from engine_server.chat_request import ChatCompletionRequest
 from engine_server.completion_request import CompletionRequest
 from engine_server.completions import completion_routes
 from engine_server.errors import ApiError, ClientGoneError, server_error
+from engine_server.messages import messages_routes
+from engine_server.messages_request import CountTokensRequest, MessagesRequest
 from engine_server.middleware import ApiKeys, Observed, Published
 from engine_server.model_routes import model_routes
 from engine_server.openapi import install_openapi
 from engine_server.responses import (
+    AnthropicMessage,
     ChatCompletion,
     Completion,
     EngineAnswer,
+    InputTokens,
     Model,
     ModelList,
     Text,
@@ -36,8 +40,33 @@ from engine_server.tokenize_routes import (
     tokenize_routes,
 )
 
-_REQUESTS = (CompletionRequest, ChatCompletionRequest, TokenizeRequest, DetokenizeRequest)
-_ANSWERS = (Completion, ChatCompletion, ModelList, Model, Tokens, Text, EngineAnswer)
+_ROUTES = (
+    completion_routes,
+    chat_routes,
+    messages_routes,
+    model_routes,
+    tokenize_routes,
+    status_routes,
+)
+_REQUESTS = (
+    CompletionRequest,
+    ChatCompletionRequest,
+    MessagesRequest,
+    CountTokensRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
+_ANSWERS = (
+    Completion,
+    ChatCompletion,
+    AnthropicMessage,
+    InputTokens,
+    ModelList,
+    Model,
+    Tokens,
+    Text,
+    EngineAnswer,
+)
 
 
 def build_app(state: ServerState) -> ASGIApp:
@@ -52,7 +81,7 @@ def build_app(state: ServerState) -> ASGIApp:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for routes in (completion_routes, chat_routes, model_routes, tokenize_routes, status_routes):
+    for routes in _ROUTES:
         app.include_router(routes(state))
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(ClientGoneError, _client_gone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from engine_server.responses import (
     PromptLogprobs,
     ToolCall,
 )
-from engine_server.state import ServerState
+from engine_server.state import ServerState, Serving
 from engine_server.tools import CallRelay, ToolUse, tool_use
 from engine_server.usage import UsageCount
 
@@ -47,30 +48,56 @@ def chat_routes(state: ServerState) -> APIRouter:
         serving = state.require()
         body = await read_body(request, ChatCompletionRequest, state.config.max_body_size)
         body.check()
-        tools = tool_use(body, serving.tool_parser)
-        params, spelling = body.sampling(tools)
-        conversation = Conversation(
-            [m.for_template(f"messages[{i}]") for i, m in enumerate(body.messages)],
-            body,
-            None if tools is None else tools.declared,
-            body.reasoning_effort,
-        )
-        trusted = state.config.trust_request_chat_template
-        job = Job(
-            kind="chat.completion.chunk" if body.stream else "chat.completion",
-            id=new_id("chatcmpl"),
-            model=serving.name(body.model),
-            serving=serving,
-            body=body,
-            params=params,
-            prompts=[await chat_prompt(serving, conversation, trusted=trusted)],
-            spelling=spelling,
-            tools=tools,
-        )
-        writer = _ChatChunks if tools is None else _ToolChunks
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        job = await chat_job(state, serving, body, kind=kind, prefix="chatcmpl")
+        writer = _ChatChunks if job.tools is None else _ToolChunks
         return await respond(request, state.metrics, job, whole=_whole, writer=writer)
 
     return router
+
+
+async def chat_job(
+    state: ServerState,
+    serving: Serving,
+    body: ChatCompletionRequest,
+    *,
+    kind: str,
+    prefix: str,
+    spelling: Mapping[str, str] | None = None,
+) -> Job:
+    """Return a checked conversation as a job, its prompt rendered.
+
+    Args:
+        state: the server's.
+        serving: what is served.
+        body: the conversation.
+        kind: OpenAI's name of the answer.
+        prefix: what the answer's id begins with.
+        spelling: the client's names of this body's fields, where they differ.
+
+    Raises:
+        ApiError: it can't be answered; names the field.
+    """
+    tools = tool_use(body, serving.tool_parser)
+    params, names = body.sampling(tools, spelling or {})
+    conversation = Conversation(
+        [message.for_template(f"messages[{i}]") for i, message in enumerate(body.messages)],
+        body,
+        None if tools is None else tools.declared,
+        body.reasoning_effort,
+    )
+    trusted = state.config.trust_request_chat_template
+    return Job(
+        kind=kind,
+        id=new_id(prefix),
+        model=serving.name(body.model),
+        serving=serving,
+        body=body,
+        params=params,
+        prompts=[await chat_prompt(serving, conversation, trusted=trusted)],
+        spelling=names,
+        tools=tools,
+    )
 
 
 def _whole(job: Job, prompts: list[Prompt], usage: UsageCount) -> msgspec.Struct:

@@ -175,8 +175,14 @@ class ChatCompletionRequest(SamplingFields, TemplateFields, ToolFields):
         limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
         return {"prompt": "messages", "max_tokens": limit, "logprobs": "top_logprobs"}
 
-    def sampling(self, tools: ToolUse | None) -> tuple[SamplingParams, Mapping[str, str]]:
+    def sampling(
+        self, tools: ToolUse | None, spelling: Mapping[str, str]
+    ) -> tuple[SamplingParams, Mapping[str, str]]:
         """Return the engine's parameters, and the client's names of what it calls otherwise.
+
+        Args:
+            tools: how tools are used.
+            spelling: the client's names of this body's fields, where they differ.
 
         Raises:
             ApiError: a value is out of range.
@@ -189,14 +195,14 @@ class ChatCompletionRequest(SamplingFields, TemplateFields, ToolFields):
             structure = structure or tools.structure
             if tools.special_tokens:
                 more["skip_special_tokens"] = False
-        spelling = {**self.spelling, **(structure.spelling if structure else {})}
+        names = {**self.spelling, **(structure.spelling if structure else {}), **spelling}
         params = sampling_params(
             self,
             max_tokens=self.max_completion_tokens if limit is None else limit,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             prompt_logprobs=self.prompt_logprobs,
-            spelling=spelling,
+            spelling=names,
             structure=structure,
             **more,
         )
-        return params, spelling
+        return params, names

@@ -99,8 +99,8 @@ class ApiKeys:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http" and scope["path"] not in self._open:
-            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not self._known(given.strip()):
+            given = _given_key(Headers(scope=scope))
+            if not self._known(given):
                 await _refusal(given).response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -109,6 +109,12 @@ class ApiKeys:
         # Every key is compared, each in constant time, so that time tells nothing.
         matches = [secrets.compare_digest(given.encode(), key) for key in self._keys]
         return any(matches)
+
+
+def _given_key(headers: Headers) -> str:
+    """Return the key as OpenAI's clients send it, or as Anthropic's do; empty without one."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _refusal(given: str) -> ApiError:

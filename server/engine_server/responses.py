@@ -200,3 +200,31 @@ class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     settings: list[dict[str, str]]
     stats: dict[str, Any]
+
+
+class AnthropicUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts as Anthropic's API splits them: cached ones are counted apart."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int
+
+
+class AnthropicMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /v1/messages."""
+
+    id: str
+    type: str
+    role: str
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: AnthropicUsage
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    """Answer of /v1/messages/count_tokens."""
+
+    input_tokens: int

@@ -160,6 +160,18 @@ def _lifted(schema: dict[str, Any], prefix: str, shared: dict[str, Any]) -> dict
     return rest
 
 
+class PlainText(ToolParser):
+    """Reads answers of models that were told of no tools."""
+
+    def push(self, text: str) -> list[Delta]:
+        """Return the text."""
+        return [TextDelta(text)]
+
+    def finish(self) -> list[Delta]:
+        """Return nothing: nothing is held back."""
+        return []
+
+
 class _NamedCall(ToolParser):
     """The whole answer is the arguments of one function."""
 
