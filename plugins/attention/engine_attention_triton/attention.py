@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from pydantic import BaseModel
 
-from engine.attention import AttentionInputs, AttentionPlugin, AttentionSpec
+from engine.attention import AttentionInputs, AttentionPlugin, AttentionSpec, Rotation
 from engine.facts import Facts, GraphSupport
 from engine.plugin import Numerics, Refusal, StartupCost
 
@@ -32,6 +32,7 @@ class TritonAttention(AttentionPlugin):
     NUMERICS = Numerics.TOLERANCE
     STARTUP_COST = StartupCost.SECONDS
     GRAPH_SUPPORT = GraphSupport.ALWAYS
+    ROTATES = True
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
@@ -70,3 +71,27 @@ class TritonAttention(AttentionPlugin):
     ) -> None:
         """Store this step's keys and values, then attend causally."""
         self._launch(query, key, value, out, cache, spec, metadata.inputs, decode=metadata.decode)
+
+    def forward_rotating(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        rotation: Rotation,
+        out: torch.Tensor,
+        cache: torch.Tensor,
+        spec: AttentionSpec,
+        metadata: _Step,
+    ) -> None:
+        """Rotate in the kernel that stores keys and values, then attend causally."""
+        self._launch(
+            query,
+            key,
+            value,
+            out,
+            cache,
+            spec,
+            metadata.inputs,
+            decode=metadata.decode,
+            rotation=rotation,
+        )

@@ -7,11 +7,14 @@ from typing import Any
 import torch
 import triton
 
-from engine.attention import AttentionInputs, AttentionSpec
+from engine.attention import AttentionInputs, AttentionSpec, Rotation
 from engine_attention_triton.kernels import attend_any, attend_decode, join_splits, store_kv
+from engine_attention_triton.rotation_kernels import rotate_and_store
 
 _WAVES = 2
 """Programs per multiprocessor that a decode launch aims at by splitting contexts."""
+_TILE = 4
+"""Heads that one program rotates."""
 
 
 def store_and_attend(
@@ -24,6 +27,7 @@ def store_and_attend(
     inputs: AttentionInputs,
     *,
     decode: bool,
+    rotation: Rotation | None = None,
 ) -> None:
     """Store this step's keys and values, then attend causally.
 
@@ -36,6 +40,7 @@ def store_and_attend(
         spec: what the layer asks for.
         inputs: where the tokens lie.
         decode: every request has one token, at its own index.
+        rotation: what queries and keys need first; None when they come rotated.
     """
     common: dict[str, Any] = {
         "heads": spec.num_kv_heads,
@@ -45,20 +50,22 @@ def store_and_attend(
         "block_size": inputs.block_size,
     }
     plane = cache.stride(0)
-    tokens = query.shape[0]
-    store_kv[(tokens, spec.num_kv_heads)](
-        key,
-        value,
-        out,
-        cache,
-        inputs.slots,
-        _row_stride(key),
-        _row_stride(value),
-        _row_stride(out),
-        plane,
-        **common,
-        num_warps=1,
-    )
+    if rotation is None:
+        store_kv[(query.shape[0], spec.num_kv_heads)](
+            key,
+            value,
+            out,
+            cache,
+            inputs.slots,
+            _row_stride(key),
+            _row_stride(value),
+            _row_stride(out),
+            plane,
+            **common,
+            num_warps=1,
+        )
+    else:
+        query = _rotate(query, key, value, out, cache, inputs, rotation, common)
     common |= {
         "window": spec.sliding_window or 0,
         "soft_cap": float(spec.soft_cap or 0.0),
@@ -66,6 +73,56 @@ def store_and_attend(
     }
     attend = _decode if decode else _any
     attend(query, out, cache, spec, inputs, plane, common)
+
+
+def _rotate(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    cache: torch.Tensor,
+    inputs: AttentionInputs,
+    rotation: Rotation,
+    common: dict[str, Any],
+) -> torch.Tensor:
+    """Rotate queries and keys, store keys and values; return the rotated queries [T, H, D]."""
+    rotated = query.new_empty(query.shape)
+    cos, sin = rotation.cos, rotation.sin
+    if any(tensor.stride(-1) != 1 for tensor in (query, key, cos, sin)):
+        raise ValueError("attention needs heads and tables that are packed along their last side")
+    query_weight, key_weight = rotation.query_weight, rotation.key_weight
+    parts = sum(triton.cdiv(tensor.shape[1], _TILE) for tensor in (query, key))
+    rotate_and_store[(query.shape[0], parts)](
+        query,
+        key,
+        value,
+        query if query_weight is None else query_weight,
+        key if key_weight is None else key_weight,
+        cos,
+        sin,
+        rotated,
+        out,
+        cache,
+        inputs.slots,
+        query.stride(0),
+        query.stride(1),
+        key.stride(0),
+        key.stride(1),
+        _row_stride(value),
+        cos.stride(0),
+        sin.stride(0),
+        _row_stride(out),
+        cache.stride(0),
+        rotation.eps,
+        **common,
+        turned=cos.shape[-1],
+        signed=rotation.signed,
+        query_norm=query_weight is not None,
+        key_norm=key_weight is not None,
+        tile=_TILE,
+        num_warps=4,
+    )
+    return rotated
 
 
 def _row_stride(tensor: torch.Tensor) -> int:

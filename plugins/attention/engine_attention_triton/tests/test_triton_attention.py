@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.attention import AttentionSpec
+from engine.attention import AttentionSpec, Rotation
 from engine.batch import BatchShape
+from engine.ops import qk_norm_rope
 from engine.testing import AttentionConformance
 from engine.testing.attention import History
 from engine.testing.paged import attention_inputs
@@ -104,6 +105,54 @@ def test_random_batches_equal_the_dense_reference(plugin: Any, device: str, seed
     for turn in range(4):
         rows = [(s, 1 if turn > 1 else int(rng.integers(1, 60))) for s in sequences]
         check(steps.step(rows, padding=int(rng.integers(0, 3))), torch.float32)
+
+
+@pytest.mark.parametrize("lens", [[1, 1, 1], [1, 5, 3]])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "depth", "turned", "weights", "signed"),
+    [(6, 2, 16, 16, (False, False), True), (5, 5, 24, 8, (True, True), False)],
+)
+def test_rotating_while_storing_equals_rotating_before(
+    plugin: Any,
+    device: str,
+    heads: int,
+    kv_heads: int,
+    depth: int,
+    turned: int,
+    weights: tuple[bool, bool],
+    signed: bool,
+    lens: list[int],
+) -> None:
+    spec, padding = AttentionSpec(heads, kv_heads, depth, depth**-0.5), 2
+    tokens = sum(lens) + padding
+    inputs = attention_inputs(
+        lens,
+        [9 + n for n in lens],
+        [[3, 1, 2], [4, 5, 6], [9, 8, 7]],
+        8,
+        padding=padding,
+        device=device,
+    )
+    # Queries, keys and values side by side, as one projection gives them.
+    packed = torch.randn(tokens, heads + 2 * kv_heads, depth, device=device)
+    query, key, value = packed.split((heads, kv_heads, kv_heads), dim=1)
+    query_weight, key_weight = (torch.randn(depth, device=device) if w else None for w in weights)
+    cos, sin = torch.randn(2, tokens, 1, turned, device=device)
+    rotation = Rotation(cos, sin, signed, query_weight, key_weight, 1e-5)
+    rotate = qk_norm_rope.reference
+    plain = (
+        rotate(query, query_weight, None, heads, 1e-5, cos, sin, signed),
+        rotate(key, None, key_weight, 0, 1e-5, cos, sin, signed),
+        value,
+    )
+    start = torch.randn(plugin.cache_shape(spec, 12, 8), device=device)
+    caches, outs = [start.clone(), start.clone()], torch.full((2, tokens, heads, depth), 7.0)
+    outs = outs.to(device)
+    step = plugin.begin_step(inputs)
+    plugin.forward(*plain, outs[0], caches[0], spec, step)
+    plugin.forward_rotating(query, key, value, rotation, outs[1], caches[1], spec, step)
+    torch.testing.assert_close(caches[1], caches[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(outs[1], outs[0], rtol=1e-4, atol=1e-5)
 
 
 def test_padded_rows_leave_the_reserved_block_alone(plugin: Any, device: str) -> None:
