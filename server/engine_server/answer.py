@@ -21,7 +21,7 @@ from engine_server.job import Job
 from engine_server.metrics import Metrics
 from engine_server.responses import Usage
 from engine_server.results import Results
-from engine_server.tools import Call, CallRelay, PlainText
+from engine_server.tools import Call, CallRelay, PlainText, Said
 from engine_server.usage import UsageCount
 
 logger = logging.getLogger(__name__)
@@ -53,9 +53,9 @@ class Answer:
             self._relay = job.tools.relay()
 
     @property
-    def text(self) -> str:
-        """The text so far, without calls."""
-        return self._relay.text
+    def parts(self) -> list[Said | Call]:
+        """Stretches of text and calls so far, in the order of their coming."""
+        return self._relay.parts
 
     @property
     def calls(self) -> list[Call]:
@@ -80,7 +80,8 @@ class Answer:
             ApiError: the engine refused, failed or died.
         """
         if self._first is not None:
-            yield self._take(self._first)
+            first, self._first = self._first, None
+            yield self._take(first)
         async for _, output in self._results:
             self._usage.add(0, output)
             yield self._take(output)

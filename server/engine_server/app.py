@@ -29,9 +29,12 @@ from engine_server.responses import (
     InputTokens,
     Model,
     ModelList,
+    ResponseResource,
     Text,
     Tokens,
 )
+from engine_server.responses_api import responses_routes
+from engine_server.responses_request import ResponsesRequest
 from engine_server.state import ServerState
 from engine_server.status_routes import OPEN_PATHS, status_routes
 from engine_server.tokenize_routes import (
@@ -44,6 +47,7 @@ _ROUTES = (
     completion_routes,
     chat_routes,
     messages_routes,
+    responses_routes,
     model_routes,
     tokenize_routes,
     status_routes,
@@ -53,6 +57,7 @@ _REQUESTS = (
     ChatCompletionRequest,
     MessagesRequest,
     CountTokensRequest,
+    ResponsesRequest,
     TokenizeRequest,
     DetokenizeRequest,
 )
@@ -61,6 +66,7 @@ _ANSWERS = (
     ChatCompletion,
     AnthropicMessage,
     InputTokens,
+    ResponseResource,
     ModelList,
     Model,
     Tokens,

@@ -22,6 +22,7 @@ from engine_server.openapi import describe
 from engine_server.request_body import read_body
 from engine_server.responses import AnthropicMessage, AnthropicUsage, InputTokens, Usage
 from engine_server.state import ServerState
+from engine_server.tools import Call, Said
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -92,25 +93,31 @@ def _usage(usage: Usage) -> AnthropicUsage:
 
 def _whole(answer: Answer) -> msgspec.Struct:
     reason, sequence = _stop(answer)
-    content: list[dict[str, Any]] = []
-    if answer.text or not answer.calls:
-        content.append({"type": "text", "text": answer.text})
-    for call in answer.calls:
-        try:
-            arguments = json.loads(call.arguments or "{}")
-        except ValueError:  # cut off by max_tokens, which the stop reason tells
-            continue
-        content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
+    content = [block for part in answer.parts if (block := _block(part)) is not None]
     return AnthropicMessage(
         id=answer.job.id,
         type="message",
         role="assistant",
         model=answer.job.model,
-        content=content,
+        content=content or [_text_block("")],
         stop_reason=reason,
         stop_sequence=sequence,
         usage=_usage(answer.usage),
     )
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _block(part: Said | Call) -> dict[str, Any] | None:
+    if isinstance(part, Said):
+        return _text_block(part.text)
+    try:
+        arguments = json.loads(part.arguments or "{}")
+    except ValueError:  # cut off by max_tokens, which the stop reason tells
+        return None
+    return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
 
 
 def _event(kind: str, **fields: object) -> bytes:
@@ -164,7 +171,7 @@ class _Blocks:
                 frames += self._delta({"type": "input_json_delta", "partial_json": delta.arguments})
             return frames
         if self._open != "text":
-            frames = self._begin("text", {"type": "text", "text": ""})
+            frames = self._begin("text", _text_block(""))
         return frames + self._delta({"type": "text_delta", "text": delta.text})
 
     def _begin(self, what: str | int, block: dict[str, Any]) -> bytes:

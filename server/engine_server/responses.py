@@ -228,3 +228,16 @@ class InputTokens(msgspec.Struct, frozen=True):
     """Answer of /v1/messages/count_tokens."""
 
     input_tokens: int
+
+
+class ResponseResource(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /v1/responses; described in full by the Open Responses specification."""
+
+    id: str
+    object: str
+    created_at: int
+    completed_at: int | None
+    status: str
+    model: str
+    output: list[dict[str, Any]]
+    usage: dict[str, Any] | None

@@ -240,19 +240,38 @@ class Call:
 
 
 @dataclass
+class Said:
+    """A stretch of text.
+
+    Attributes:
+        text: so far.
+    """
+
+    text: str
+
+
+@dataclass
 class CallRelay:
     """Reads one answer, keeps its text and calls, and gives each call an id.
 
     Attributes:
-        text: of the answer so far, without calls.
-        calls: so far.
+        parts: stretches of text and calls so far, in the order of their coming.
     """
 
     parser: ToolParser
     new_id: Callable[[], str]
     single: bool
-    text: str = ""
-    calls: list[Call] = field(default_factory=list)
+    parts: list[Said | Call] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(part.text for part in self.parts if isinstance(part, Said))
+
+    @property
+    def calls(self) -> list[Call]:
+        """All calls so far."""
+        return [part for part in self.parts if isinstance(part, Call)]
 
     def push(self, text: str) -> list[Delta]:
         """Return what more text tells."""
@@ -266,11 +285,14 @@ class CallRelay:
         kept = []
         for delta in deltas:
             if isinstance(delta, TextDelta):
-                self.text += delta.text
+                if self.parts and isinstance(last := self.parts[-1], Said):
+                    last.text += delta.text
+                else:
+                    self.parts.append(Said(delta.text))
             elif self.single and delta.index > 0:
                 continue
             elif delta.name is not None:
-                self.calls.append(Call(self.new_id(), delta.name, delta.arguments))
+                self.parts.append(Call(self.new_id(), delta.name, delta.arguments))
             else:
                 self.calls[delta.index].arguments += delta.arguments
             kept.append(delta)
