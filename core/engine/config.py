@@ -42,7 +42,7 @@ _TOKENS = OutOfKey("each artifact's range of tokens is in its key")
 _WEIGHTS = OutOfKey("weights are inputs of compiled code; their shapes are in the graph")
 _CACHE = OutOfKey("says where the same block lies and how many there are, outside the graph")
 _REQUESTS = OutOfKey("it is about requests; compiled code sees tokens only")
-_WATCH = OutOfKey("observers change nothing")
+_WATCH = OutOfKey("observers only watch, they change no code")
 _STORE = OutOfKey("where an artifact is kept doesn't change it")
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import fx
 from torch._C._dynamo.eval_frame import reset_code
+from torch._dynamo import config as dynamo_config
 from torch._dynamo import mark_dynamic
 from torch._dynamo.exc import TorchDynamoException
 from torch._guards import TracingContext
@@ -112,7 +113,7 @@ def trace_model(model: CausalLM, max_num_tokens: int, device: torch.device) -> T
     compiled = torch.compile(entry, fullgraph=True, backend=capture)
     try:
         # Without 0/1 specialisation, a branch on "one token" is a guard, not a silent constant.
-        with _no_collection(), shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # added by torch's config machinery
+        with _no_collection(), _alone(), shape_config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # added by torch's config machinery
             compiled(ids, positions)
     except (TorchDynamoException, ConstraintViolationError) as error:
         if capture.refusal or not capture.kept:
@@ -136,6 +137,17 @@ def _example_tokens(model: CausalLM, high: int) -> int:
 
 class _CapturedError(Exception):
     """Ends Dynamo's work: the graph is there, and nobody wants guards or bytecode."""
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let Dynamo not look at what it traced before.
+
+    It takes a constant that had another value in an earlier trace of the same line for a variable:
+    the epsilon of another engine's norms, the width of another model.
+    """
+    with dynamo_config.patch(automatic_dynamic_shapes=False, specialize_float=True):
+        yield
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.eval_frame import cached_backends
+from torch.nn import functional as F
 
 from engine.testing.compiling import ToyDecoder, run_step
 from engine.tracing import forget, trace_model, with_own_code
@@ -59,6 +60,28 @@ def test_a_model_that_ignores_an_input_is_traced_without_it() -> None:
     assert traced.positions is None
     call = traced.bind(traced.graph.forward)
     assert torch.equal(run_step(call, model, 3), run_step(model, model, 3))
+
+
+class Scaled(ToyDecoder):
+    """Has constants that another model of the class has otherwise."""
+
+    def __init__(self, scale: float, hidden: int) -> None:
+        super().__init__(1, hidden)
+        self.scale, self.times = scale, hidden // 8
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        x = super().forward(input_ids, positions) * self.scale
+        return F.rms_norm(x * self.times, x.shape[-1:], None, self.scale)
+
+
+def test_a_trace_knows_nothing_of_earlier_ones_with_other_constants() -> None:
+    for scale, hidden in ((0.5, 16), (0.25, 32), (0.5, 16)):
+        model = Scaled(scale, hidden)
+        traced = trace_model(model, 64, CPU)
+        constants = [arg for node in traced.graph.graph.nodes for arg in node.args]
+        assert scale in [arg for arg in constants if isinstance(arg, float)]
+        call = traced.bind(traced.graph.forward)
+        assert torch.equal(run_step(call, model, 3), run_step(model, model, 3))
 
 
 def test_dynamo_keeps_no_graph_of_ours() -> None:
