@@ -36,7 +36,7 @@ def package_code(module: str, *, without: tuple[str, ...] = ()) -> str:
     file = getattr(package, "__file__", None)
     if file is None:
         own = getattr(sys.modules[module], "__file__", None)
-        return _hash([(module, Path(own))]) if own else ""
+        return _hash([("", Path(own))]) if own else ""
     root = Path(file).parent
     skipped = {*without, *_NEVER}
     return _hash(
