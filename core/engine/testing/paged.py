@@ -183,8 +183,8 @@ class PagedRunner:
         return tokens
 
     def release(self, name: Hashable) -> None:
-        """Forget a sequence; its blocks are handed out again, what they hold stays."""
-        self._free += self.tables.pop(name)
+        """Forget a sequence; its blocks are handed out next, what they hold stays."""
+        self._free = self.tables.pop(name) + self._free
         del self.lengths[name]
 
     def _grow(self, name: Hashable, length: int) -> None:

@@ -114,12 +114,10 @@ class AttentionConformance(PluginConformance):
         history = self.history(shuffle=3, fill=7.0)
         a, b = history.add(), history.add()
         self.step(history, [(a, 6), (b, 3)], "two prompts", padding=4)
-        before = history.cache.clone()
         self.step(history, [(a, 1)], "decode of one", padding=5)
-        changed = int((before != history.cache).sum())
-        spec = history.spec
-        row = 2 * spec.num_kv_heads * spec.head_size
-        ask(changed <= row, f"one token of {row} numbers changed {changed} numbers of the cache")
+        changed, spec = int((history.cache != 7.0).sum()), history.spec
+        most = 10 * 2 * spec.num_kv_heads * spec.head_size
+        ask(changed <= most, f"10 tokens of {most} numbers changed {changed} numbers of the cache")
 
     @check(needs=_needs_device)
     def test_what_a_block_held_before_reaches_nobody(self) -> None:

@@ -132,8 +132,10 @@ class CaptureChecks(Suite):
         model = Fussy({4: ValueError("not four")})
         bench = self.bench(model=model, device=model.device, lazy=True, sizes=(1, 2, 4))
         self.prefilled(bench, [5, 6, 7])
-        for count in (3, 2, 1, 3, 2, 1, 3):
+        for count in (3, 2, 1, 3, 2, 1):
             self.ask_step(bench.step(decode(list(range(count)))), f"{count} rows, lazily")
+            self.ask_step(bench.step([(0, random_ids(count))]), f"a chunk of {count}, lazily")
+        self.ask_step(bench.step(decode([0, 1, 2])), "three rows once more")
         decided = bench.step(decode([0, 1, 2])).decision
         ask(decided.kind == "eager", f"4 tokens can't be recorded, and are run as {decided}")
         chunks = [(0, random_ids(1)), (1, random_ids(1))]

@@ -12,7 +12,8 @@ from torch import fx
 
 from engine.batch import BatchShape
 from engine.facts import GraphSupport
-from engine.recording import RecordingStrategy, Replay, mixed_shape
+from engine.forward_context import current
+from engine.recording import Probe, RecordingStrategy, Replay, mixed_shape
 from engine.runtime.simulated_graphs import SimulatedGraphDevice
 from engine.strategies import Backend, GraphJob, ModelInputs
 from engine.testing.compiling import ToyDecoder
@@ -171,7 +172,8 @@ class WholeGraphs(RecordingStrategy):
 
     NAME = "whole_graphs"
     SUMMARY = "record whole steps, for the conformance kit"
-    KINDS = ("whole",)
+    MIN_SUPPORT = GraphSupport.ALWAYS
+    KINDS: ClassVar[tuple[str, ...]] = ("whole",)
 
     def plan(self, job: GraphJob) -> tuple[BatchShape, ...]:
         """Plan every size for any batch."""
@@ -179,8 +181,13 @@ class WholeGraphs(RecordingStrategy):
 
     def record(self, inputs: ModelInputs) -> Replay:
         """Record the pass."""
+        context, probe = current(), Probe()
         self.device.begin()
-        hidden = self.call(inputs)
+        context.recorder = probe if self.job.debug else None
+        try:
+            hidden = self.call(inputs)
+        finally:
+            context.recorder = None
         graph = self.device.end()
         if graph is None:
             raise RuntimeError("nothing was recorded")
@@ -190,7 +197,7 @@ class WholeGraphs(RecordingStrategy):
             graph.replay()
             return kept
 
-        return Replay(run)
+        return Replay(run, tuple(probe.checkpoints))
 
 
 class HostAttention(RecordableAttention):
