@@ -47,6 +47,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "max_num_batched_tokens",
         "max_queue",
         "grammar",
+        "pooling",
         "enable_prefix_caching",
         "async_scheduling",
         "observers",

@@ -17,8 +17,8 @@ from engine.settings_schema import ValueProblem, read_pair
 SECTION = "Sampling"
 _RENAMED = {"seed": "request_seed"}
 """Fields whose name is already that of an engine setting."""
-_NO_FLAG = frozenset({"structured_outputs"})
-"""Fields that are too rich for a flag."""
+WITHOUT_FLAG = frozenset({"structured_outputs", "pooling"})
+"""Fields that no command of ours makes use of."""
 
 
 class NumberOrNone(click.types.StringParamType):
@@ -96,7 +96,7 @@ def sampling_options(*, without: Sequence[str] = (), **defaults: Any) -> Iterato
     documentation = _documentation()
     for field in msgspec.structs.fields(SamplingParams):
         default = defaults.get(field.name, _default(field))
-        if field.name not in _NO_FLAG.union(without):
+        if field.name not in WITHOUT_FLAG.union(without):
             yield SamplingOption(field, documentation[field.name], default)
 
 

@@ -162,6 +162,8 @@ class EngineConfig(_Frozen):
     """Set of defaults, 0 to 3; settings given explicitly win over it."""
     preset: Annotated[str, _EFFECT] = "default"
     """The plugin that says what each optimisation level means."""
+    pooling: Annotated[Literal["auto", "mean", "last", "none"], _REQUESTS] = "auto"
+    """How embeddings are made of hidden states; as the model's folder says by default."""
     grammar: Annotated[str, _REQUESTS] = "auto"
     """Grammar library for structured outputs; the first usable one by default."""
     observers: Annotated[tuple[str, ...], _WATCH] = ()

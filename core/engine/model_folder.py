@@ -39,6 +39,24 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_pooling(folder: Path) -> str | None:
+    """Return how a model that was trained for embeddings pools: `mean` or `last`.
+
+    Read from `1_Pooling/config.json`, where sentence-transformers keeps it; None without it.
+
+    Raises:
+        ModelError: the file is unusable, or names a pooling that isn't known here.
+    """
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return None
+    told = read_json(path)
+    for key, kind in (("pooling_mode_mean_tokens", "mean"), ("pooling_mode_lasttoken", "last")):
+        if told.get(key) is True:
+            return kind
+    raise ModelError(f"{path}: pools neither by the mean nor by the last token; pass --pooling")
+
+
 def read_config(folder: Path) -> Any:
     """Return the folder's config.json as a transformers `PretrainedConfig`.
 

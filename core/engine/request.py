@@ -62,6 +62,7 @@ class EngineOutput(msgspec.Struct, frozen=True, kw_only=True):
         stop_reason: the token id that ended it, if one did.
         error: the sentence that belongs to finish_reason `error`.
         num_cached_tokens: prompt tokens whose KV came from the prefix cache.
+        embedding: the pooled prompt, when asked for; with the last output.
     """
 
     request_id: str
@@ -72,6 +73,7 @@ class EngineOutput(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: int | None = None
     error: str | None = None
     num_cached_tokens: int = 0
+    embedding: list[float] | None = None
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +132,7 @@ class RequestOutput:
         prompt_logprobs: one entry per prompt token when asked for; the first is None.
         num_cached_tokens: prompt tokens whose KV came from the prefix cache.
         error: the sentence that belongs to a completion's finish_reason `error`.
+        embedding: the pooled prompt, when asked for; with the last result.
     """
 
     request_id: str
@@ -140,3 +143,4 @@ class RequestOutput:
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
     error: str | None = None
+    embedding: list[float] | None = None

@@ -46,6 +46,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         ignore_eos: don't end at the model's end tokens.
         skip_special_tokens: leave special tokens out of the text.
         structured_outputs: what the whole text must look like; None for anything.
+        pooling: `mean` or `last` makes a vector of the prompt's hidden states, and no tokens
+            (`max_tokens` must be 0, `n` 1).
     """
 
     n: int = 1
@@ -68,6 +70,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputs | None = None
+    pooling: str | None = None
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -79,6 +82,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         _check_types(self)
         _check_ranges(self)
         _check_structure(self)
+        _check_pooling(self)
 
     @property
     def greedy(self) -> bool:
@@ -193,6 +197,16 @@ def _check_structure(p: SamplingParams) -> None:
     for name, contradicts in (("ignore_eos", p.ignore_eos), ("min_tokens", p.min_tokens > 0)):
         if p.structured_outputs is not None and contradicts:
             raise _refuse(name, getattr(p, name), "left out with structured_outputs")
+
+
+def _check_pooling(p: SamplingParams) -> None:
+    if p.pooling is None:
+        return
+    if p.pooling not in ("mean", "last"):
+        raise _refuse("pooling", p.pooling, "mean, last or null")
+    for name, wanted in (("max_tokens", 0), ("n", 1), ("prompt_logprobs", None)):
+        if getattr(p, name) != wanted:
+            raise _refuse(name, getattr(p, name), f"{wanted} with pooling")
 
 
 def _count_ok(value: int | None) -> bool:

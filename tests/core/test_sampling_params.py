@@ -11,6 +11,7 @@ import pytest
 
 from engine.errors import RequestError
 from engine.sampling_params import MAX_STOP_LENGTH, MAX_STOP_STRINGS, SamplingParams
+from engine.structured_outputs import StructuredOutputs
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(SamplingParams)}
 
@@ -34,6 +35,8 @@ ALLOWED: dict[str, list[Any]] = {
     "include_stop_str_in_output": [True, False],
     "ignore_eos": [True, False],
     "skip_special_tokens": [True, False],
+    "structured_outputs": [None, StructuredOutputs(json_object=True)],
+    "pooling": [None],
 }
 
 NOT_COUNTS: list[Any] = [1.0, "1", True, math.nan, [1]]
@@ -65,6 +68,8 @@ REFUSED: dict[str, tuple[str, list[Any]]] = {
         "a non-empty string or a list of non-empty strings",
         ["", [""], ["x", ""], [1], [None], 5, {"x": 1}],
     ),
+    "structured_outputs": ("a StructuredOutputs", [{"regex": "a"}, "json", 1]),
+    "pooling": ("mean, last or null", ["max", "", 1, True]),
     "stop_token_ids": ("a list of token ids", [[-1], ["1"], [1.0], [True], 5, "5", {1: 2}]),
 }
 TYPES: list[tuple[str, str, list[Any]]] = [

@@ -10,9 +10,18 @@ import msgspec
 import pytest
 
 from engine.sampling_params import SamplingParams
-from engine_cli.sampling_options import SamplingOption, sampling_options, take_sampling_params
+from engine_cli.sampling_options import (
+    WITHOUT_FLAG,
+    SamplingOption,
+    sampling_options,
+    take_sampling_params,
+)
 
-FIELDS = {field.name: field for field in msgspec.structs.fields(SamplingParams)}
+FIELDS = {
+    field.name: field
+    for field in msgspec.structs.fields(SamplingParams)
+    if field.name not in WITHOUT_FLAG
+}
 OPTIONS = {option.field_name: option for option in sampling_options()}
 
 

@@ -20,6 +20,7 @@ import zmq.asyncio
 from engine.config import EngineConfig
 from engine.errors import EngineDeadError, EngineError, QueueFullError, RequestError
 from engine.events import Event
+from engine.model_folder import read_pooling
 from engine.registry import Registry
 from engine.request import EngineStats, RequestOutput
 from engine.resolution import Resolution
@@ -89,6 +90,7 @@ class AsyncEngine:
         tokenizer: a transformers fast tokenizer, or None.
         model_name: what the model is called unless the server is told otherwise.
         max_model_len: the longest context, in tokens.
+        pooling: how embeddings are made of hidden states; None when they can't be.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class AsyncEngine:
         self.resolution: Resolution = ready.resolution
         self.tokenizer = tokenizer
         self.model_name = ready.model_name
+        self.pooling = _pooling(self.resolution.config)
         self.max_model_len = int(ready.resolution.config.max_model_len or 0)
         self._frontend = Frontend(
             tokenizer,
@@ -347,6 +350,13 @@ def _tokenizer(settings: Settings) -> Any:
     """Load the tokenizer here while the engine process loads weights."""
     registry = Registry()
     return open_tokenizer(settings.config, open_checkpoint(settings, registry))
+
+
+def _pooling(config: EngineConfig) -> str | None:
+    """Return how embeddings are made; None when the model isn't made for them."""
+    if config.pooling == "auto":
+        return read_pooling(Path(config.model or ""))
+    return None if config.pooling == "none" else config.pooling
 
 
 def _await_ready(

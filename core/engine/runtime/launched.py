@@ -20,12 +20,14 @@ class Launched:
         sequences: those that get a token, in the order of the tokens.
         sampled: the tokens; None when no row samples.
         prompts: log-probabilities of prompt tokens, by request id, where they were asked for.
+        embeddings: of prompts that end, by request id, where they were asked for.
         errors: why a sequence can't go on, by request id.
     """
 
     sequences: tuple[Sequence, ...]
     sampled: Sampling | None
     prompts: dict[str, list[PositionLogprobs]]
+    embeddings: dict[str, list[float]]
     errors: dict[str, str]
 
     def tokens_of(self, rows: tuple[Row, ...]) -> torch.Tensor:
@@ -54,4 +56,6 @@ class Launched:
         for request_id, chunk in self.prompts.items():
             token = results.get(request_id, SampledToken(token_id=-1))
             results[request_id] = replace(token, prompt_logprobs=chunk)
+        for request_id, vector in self.embeddings.items():
+            results[request_id] = SampledToken(token_id=-1, embedding=vector)
         return results

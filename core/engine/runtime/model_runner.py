@@ -31,6 +31,7 @@ from engine.runtime.graph_memory import estimate_graph_memory
 from engine.runtime.key_factors import key_factors, model_name
 from engine.runtime.launched import Launched
 from engine.runtime.memory import MemoryUse
+from engine.runtime.pooling import Pooler
 from engine.runtime.sampler import SampledToken, Sampler, Sampling
 from engine.runtime.scheduler import Row, Step
 from engine.runtime.startup import compile_request
@@ -69,6 +70,7 @@ class ModelRunner:
         self._device = torch.device(config.device)
         self._dtype: torch.dtype = getattr(torch, config.dtype)
         self._sampler = Sampler(vocab_size, self._device, config.seed)
+        self._pooler = Pooler()
         self.masks = GrammarMasks(grammars, vocab_size, self._device)
         self._max_num_tokens = int(config.max_num_batched_tokens or 1)
         max_blocks = -(-int(config.max_model_len or 1) // config.block_size)
@@ -301,11 +303,18 @@ class ModelRunner:
             logits = self.masks.apply(self._model.compute_logits(last), sampling)
             sampled = self._sampler.start(logits, sampling, unknown=int(step.ahead))
         prompts: dict[str, list[PositionLogprobs]] = {}
+        embeddings: dict[str, list[float]] = {}
         for index, row in enumerate(() if step.ahead else rows):
-            chunk = self._prompt_logprobs(row, hidden[starts[index] : starts[index + 1]])
-            if chunk is not None:
-                prompts[row.sequence.request.request_id] = chunk
-        return Launched(sampling, sampled, prompts, dict(self.masks.errors) if sampling else {})
+            states, request_id = (
+                hidden[starts[index] : starts[index + 1]],
+                row.sequence.request.request_id,
+            )
+            if (chunk := self._prompt_logprobs(row, states)) is not None:
+                prompts[request_id] = chunk
+            if (vector := self._pooler.add(row, states)) is not None:
+                embeddings[request_id] = vector
+        errors = dict(self.masks.errors) if sampling else {}
+        return Launched(sampling, sampled, prompts, embeddings, errors)
 
     def _prompt_logprobs(self, row: Row, hidden: torch.Tensor) -> list[PositionLogprobs] | None:
         """Return log-probabilities of the prompt tokens that this row's positions predict."""
@@ -324,6 +333,7 @@ class ModelRunner:
     def forget(self, request_id: str) -> None:
         """Drop what is kept for a sequence that has ended."""
         self._sampler.forget(request_id)
+        self._pooler.forget(request_id)
         self.masks.forget(request_id)
 
     def close(self) -> None:

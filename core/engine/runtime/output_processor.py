@@ -267,6 +267,8 @@ class _Request:
         if index == 0:
             # The others share the first one's prompt, so their hits say nothing new.
             self._whole.num_cached_tokens = output.num_cached_tokens
+        if output.embedding is not None:
+            self._whole.embedding = output.embedding
         if output.prompt_logprobs is not None:
             self._whole.prompt_logprobs = output.prompt_logprobs
         if output.error is not None:
@@ -290,6 +292,7 @@ class _Request:
             [completion.hand_over() for completion in completions],
             finished=not self.num_live,
             prompt_logprobs=whole.prompt_logprobs,
+            embedding=whole.embedding,
             num_cached_tokens=whole.num_cached_tokens,
             error=whole.error,
         )

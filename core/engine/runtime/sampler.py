@@ -49,12 +49,14 @@ class SampledToken:
         logprobs: of that token and the likeliest ones, when asked for.
         prompt_logprobs: of the prompt tokens that the row's positions predict, when asked for
             (filled in by the runner).
+        embedding: of the prompt that the row ends, when asked for (filled in by the runner).
         error: why no token could be chosen; `token_id` means nothing then.
     """
 
     token_id: int
     logprobs: PositionLogprobs | None = None
     prompt_logprobs: list[PositionLogprobs] | None = None
+    embedding: list[float] | None = None
     error: str | None = None
 
 

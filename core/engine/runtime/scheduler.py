@@ -90,7 +90,7 @@ class Scheduler:
         """Queue a request.
 
         With `max_tokens` 0 it ends without a token: at once, or after its prompt was computed
-        when the prompt's log-probabilities are asked for.
+        when the prompt's log-probabilities or its pooled states are asked for.
 
         Raises:
             RequestError: it can never fit, or its id is in use.
@@ -98,7 +98,8 @@ class Scheduler:
         """
         self._check(request)
         sequence = Sequence(request, self._max_model_len)
-        if request.params.max_tokens == 0 and sequence.prompt_logprobs is None:
+        wanted = sequence.prompt_logprobs is not None or request.params.pooling is not None
+        if request.params.max_tokens == 0 and not wanted:
             self._end(sequence, "length")
             return
         if len(self._waiting) >= self._max_queue:
@@ -289,7 +290,7 @@ class Scheduler:
         sequence.admitted = True
         sequence.num_cached_tokens = sequence.num_computed_tokens
         self.prompt_tokens += sequence.num_prompt_tokens
-        if self.pool.enable_prefix_caching and sequence.prompt_logprobs is None:
+        if self.pool.enable_prefix_caching and not sequence.needs_every_token:
             self.prefix_queries += sequence.num_prompt_tokens
             self.prefix_hits += sequence.num_computed_tokens
 
@@ -325,7 +326,7 @@ class Scheduler:
             return None
         if length >= sequence.max_length:  # max_tokens is 0
             self._drop(sequence, "length")
-            return _last_output(sequence, "length")
+            return _last_output(sequence, "length", sampled)
         request_id = sequence.request.request_id
         if sampled is None:
             raise KeyError(f"no token was sampled for {request_id}")
@@ -360,11 +361,12 @@ class Scheduler:
         self.finished[reason] += 1
 
 
-def _last_output(sequence: Sequence, reason: str) -> EngineOutput:
+def _last_output(sequence: Sequence, reason: str, sampled: Sampled | None = None) -> EngineOutput:
     """Return the output of a sequence that ends without a new token."""
     return EngineOutput(
         request_id=sequence.request.request_id,
         prompt_logprobs=sequence.prompt_logprobs,
         finish_reason=reason,
         num_cached_tokens=sequence.num_cached_tokens,
+        embedding=None if sampled is None else sampled.embedding,
     )

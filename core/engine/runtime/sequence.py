@@ -138,12 +138,20 @@ class Sequence:
             hashes.append(blake2b(parent + block.tobytes(), digest_size=32).digest())
         return hashes[index]
 
+    @property
+    def needs_every_token(self) -> bool:
+        """Whether the states of all prompt tokens are needed, cached or not.
+
+        For the prompt's log-probabilities while they are due, and for their average.
+        """
+        return self.prompt_logprobs is not None or self.request.params.pooling == "mean"
+
     def num_reusable_blocks(self, block_size: int) -> int:
         """Return how many blocks may come from the prefix cache.
 
         Never all tokens: the last one is always computed, because its logits are needed. None at
-        all while the prompt's log-probabilities are due: these need the logits of every token.
+        all while every token must be computed.
         """
-        if self.prompt_logprobs is not None:
+        if self.needs_every_token:
             return 0
         return (len(self.token_ids) - 1) // block_size

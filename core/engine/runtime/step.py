@@ -17,6 +17,7 @@ class Sampled(Protocol):
         token_id: the sampled token; anything when the row doesn't sample.
         logprobs: of that token, when asked for.
         prompt_logprobs: of the prompt tokens that the row's positions predict, when asked for.
+        embedding: of the prompt that the row ends, when asked for.
     """
 
     @property
@@ -25,6 +26,8 @@ class Sampled(Protocol):
     def logprobs(self) -> PositionLogprobs | None: ...  # noqa: D102 - likewise
     @property
     def prompt_logprobs(self) -> list[PositionLogprobs] | None: ...  # noqa: D102 - likewise
+    @property
+    def embedding(self) -> list[float] | None: ...  # noqa: D102 - likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class FakeToken:
     token_id: int
     logprobs: PositionLogprobs | None = None
     prompt_logprobs: list[PositionLogprobs] | None = None
+    embedding: list[float] | None = None
 
 
 class FakeModel:
