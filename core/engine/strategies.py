@@ -256,7 +256,7 @@ class GraphStrategy(Plugin):
         """
 
     def close(self) -> None:
-        """Free graphs and their memory; called once, when the engine shuts down."""
+        """Free graphs and their memory; called once, also where `prepare` was never reached."""
 
 
 class Backend(Plugin):

@@ -11,7 +11,7 @@ from engine.errors import EngineError
 from engine.events import Notice
 from engine.runtime.simulated_graphs import SimulatedGraphDevice
 from engine.testing.compiling import ToyDecoder
-from engine.testing.graph_modes import GraphBench, decode, prefilled
+from engine.testing.graph_modes import GraphBench, decode, prefilled, strategy_named
 
 RECORDING = ["full", "full_and_piecewise", "full_decode_only", "piecewise"]
 
@@ -150,3 +150,8 @@ def test_pieces_arent_recorded_where_an_unknown_operator_cant_be_seen() -> None:
     )
     assert bench.captured == []
     assert prefilled(bench, [5, 3]).step(decode([0, 1])).decision.kind == "eager"
+
+
+@pytest.mark.parametrize("name", [*RECORDING, "none"])
+def test_what_was_never_prepared_can_be_closed(name: str) -> None:
+    strategy_named(name).close()

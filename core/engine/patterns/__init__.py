@@ -1,14 +1,16 @@
 """What passes need to find parts of a traced graph and to put an operator in their place.
 
-Public: a pass finds a part by its structure (`match_rms_norm`, `match_rotary`), asks a
-`GraphEditor` whether anybody else can see inside it, and replaces it.
+Public: a pass finds a part by its structure (`match_rms_norm`, `match_rotary`,
+`match_gated`), asks a `GraphEditor` whether anybody else can see inside it, and replaces it.
 """
 
 from engine.patterns.editing import GraphEditor, argument, example, inputs, is_call
+from engine.patterns.gated import Gated, match_gated
 from engine.patterns.norms import RmsNorm, is_size, match_rms_norm
 from engine.patterns.rotary import Rotary, is_heads, match_rotary
 
 __all__ = [
+    "Gated",
     "GraphEditor",
     "RmsNorm",
     "Rotary",
@@ -18,6 +20,7 @@ __all__ = [
     "is_call",
     "is_heads",
     "is_size",
+    "match_gated",
     "match_rms_norm",
     "match_rotary",
 ]

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 
 import torch
 
 from engine.strategies import ModelCall
 
 
+@lru_cache
+def _side_stream(device: int) -> tuple[torch.cuda.Stream, threading.Lock]:
+    """Return the stream that all graphs of a device are recorded on, and what guards it.
+
+    One for all, since cuBLAS keeps 32 MiB for every stream that it was ever used on.
+    """
+    return torch.cuda.Stream(device), threading.Lock()
+
+
 class CudaGraphDevice:
-    """Records CUDA graphs into one private pool, on one side stream."""
+    """Records CUDA graphs into one private pool, on a side stream."""
 
     name = "cuda"
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        self._stream, self._lock = _side_stream(torch.cuda.current_device())
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """Enter the side stream; a recording that an exception left open is ended."""
+        with self._lock:
+            yield from self._recording()
+
+    def _recording(self) -> Iterator[None]:
         torch.cuda.synchronize()
         # A collection could destroy another engine's graphs or events, which no capture allows.
         collecting = gc.isenabled()

@@ -23,6 +23,8 @@ class FullAndPiecewise(GraphStrategy):
     KINDS = ("full", "piecewise")
     SETTINGS = RECORDING_SETTINGS
 
+    _parts: tuple[GraphStrategy, ...] = ()
+
     def plan(self, job: GraphJob) -> tuple[BatchShape, ...]:
         """Plan what both plan."""
         rest, decode = job.make("piecewise"), job.make("full_decode_only")
@@ -31,8 +33,9 @@ class FullAndPiecewise(GraphStrategy):
     def prepare(self, job: GraphJob) -> None:
         """Prepare both; the pieces first, whose activations are the larger ones."""
         self._decode, self._rest = job.make("full_decode_only"), job.make("piecewise")
-        self._rest.prepare(job)
-        self._decode.prepare(job)
+        self._parts = (self._rest, self._decode)
+        for part in self._parts:
+            part.prepare(job)
 
     def dispatch(self, shape: BatchShape) -> Decision:
         """Ask the decode strategy first; what it doesn't record goes to the other."""
@@ -46,6 +49,6 @@ class FullAndPiecewise(GraphStrategy):
         return owner.run(decision, inputs)
 
     def close(self) -> None:
-        """Close both."""
-        self._decode.close()
-        self._rest.close()
+        """Close both, if there was anything to prepare."""
+        for part in self._parts:
+            part.close()

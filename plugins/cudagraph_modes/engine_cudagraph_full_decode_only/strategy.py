@@ -21,6 +21,8 @@ class FullDecodeOnly(GraphStrategy):
     KINDS = ("full",)
     SETTINGS = RECORDING_SETTINGS
 
+    _full: GraphStrategy | None = None
+
     def plan(self, job: GraphJob) -> tuple[BatchShape, ...]:
         """Plan the decode shapes."""
         return job.make("full").plan(_decode_only(job))
@@ -34,15 +36,22 @@ class FullDecodeOnly(GraphStrategy):
         """Pad decode steps; leave others as they are."""
         if not shape.uniform_decode:
             return Decision("eager", shape, "not a decode step")
-        return self._full.dispatch(shape)
+        return self._prepared.dispatch(shape)
 
     def run(self, decision: Decision, inputs: ModelInputs) -> torch.Tensor:
         """Replay a decode step, or call the model."""
-        return self._full.run(decision, inputs)
+        return self._prepared.run(decision, inputs)
+
+    @property
+    def _prepared(self) -> GraphStrategy:
+        if self._full is None:
+            raise RuntimeError(f"graph mode {self.NAME} is not prepared")
+        return self._full
 
     def close(self) -> None:
-        """Free the graphs."""
-        self._full.close()
+        """Free the graphs, if there was anything to prepare."""
+        if self._full is not None:
+            self._full.close()
 
 
 def _decode_only(job: GraphJob) -> GraphJob:
