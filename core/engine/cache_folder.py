@@ -22,6 +22,8 @@ from engine.errors import ConfigError
 
 SHORT = 12
 """Digits of a key that are shown; any unambiguous beginning is understood."""
+_LAST = "complete"
+"""The name of an archive's last member: without it the archive was cut off."""
 _COMPRESSION = {".gz": "w:gz", ".tgz": "w:gz", ".xz": "w:xz", ".bz2": "w:bz2"}
 
 
@@ -155,9 +157,11 @@ class CacheFolder:
                     member = tarfile.TarInfo(f"artifacts/{entry.path.name}")
                     member.size, member.mtime = len(content), int(entry.made)
                     archive.addfile(member, BytesIO(content))
+                archive.addfile(tarfile.TarInfo(_LAST))
             unfinished.replace(file)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
+            with suppress(OSError):
+                unfinished.unlink()
             raise ConfigError(f"{file}: can't be written: {error.strerror}") from error
         return bad
 
@@ -173,8 +177,13 @@ class CacheFolder:
         store, result = FileStore(self.root), Imported()
         try:
             with tarfile.open(file) as archive:
+                whole = False
                 for name, content in _members(archive):
-                    _take(store, name, content, result)
+                    whole = name == _LAST
+                    if not whole:
+                        _take(store, name, content, result)
+                if not whole:
+                    raise tarfile.ReadError("its end is missing")
         except (tarfile.TarError, EOFError, zlib.error, LZMAError) as error:
             raise ConfigError(
                 f"{file}: is no whole archive of artifacts ({error}); {len(result.added)} were "
