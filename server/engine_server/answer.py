@@ -131,7 +131,9 @@ async def answer_job(
 
 
 async def _start(metrics: Metrics, job: Job) -> Results:
-    return await Results.start(job.serving.engine, job.prompts, job.params, metrics, job.spelling)
+    return await Results.start(
+        job.serving.engine, job.prompts, job.params, metrics, job.spelling, job.timeout
+    )
 
 
 async def _whole(

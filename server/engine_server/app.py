@@ -15,6 +15,7 @@ from engine_server.chat import chat_routes
 from engine_server.chat_request import ChatCompletionRequest
 from engine_server.completion_request import CompletionRequest
 from engine_server.completions import completion_routes
+from engine_server.embeddings import EmbeddingRequest, embedding_routes
 from engine_server.errors import ApiError, ClientGoneError, server_error
 from engine_server.messages import messages_routes
 from engine_server.messages_request import CountTokensRequest, MessagesRequest
@@ -25,12 +26,14 @@ from engine_server.responses import (
     AnthropicMessage,
     ChatCompletion,
     Completion,
+    Embeddings,
     EngineAnswer,
     InputTokens,
     Model,
     ModelList,
     ResponseResource,
     Text,
+    TokenizerInfo,
     Tokens,
 )
 from engine_server.responses_api import responses_routes
@@ -48,6 +51,7 @@ _ROUTES = (
     chat_routes,
     messages_routes,
     responses_routes,
+    embedding_routes,
     model_routes,
     tokenize_routes,
     status_routes,
@@ -58,6 +62,7 @@ _REQUESTS = (
     MessagesRequest,
     CountTokensRequest,
     ResponsesRequest,
+    EmbeddingRequest,
     TokenizeRequest,
     DetokenizeRequest,
 )
@@ -67,6 +72,8 @@ _ANSWERS = (
     AnthropicMessage,
     InputTokens,
     ResponseResource,
+    Embeddings,
+    TokenizerInfo,
     ModelList,
     Model,
     Tokens,

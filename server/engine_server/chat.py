@@ -97,6 +97,7 @@ async def chat_job(
         prompts=[await chat_prompt(serving, conversation, trusted=trusted)],
         spelling=names,
         tools=tools,
+        timeout=state.config.request_timeout,
     )
 
 

@@ -15,10 +15,11 @@ from engine_server.request_fields import SamplingFields, invalid, sampling_param
 _DEFAULT_MAX_TOKENS = 16
 """As in OpenAI's API."""
 
-_PROMPT = "must be a string, an array of strings, an array of token ids or an array of such arrays"
+PROMPT = "must be a string, an array of strings, an array of token ids or an array of such arrays"
 
 
-def _prompt_kind(value: Any) -> str | None:
+def prompt_kind(value: Any) -> str | None:
+    """Return the tag of the kind of prompt that a value is; None when it is none."""
     if isinstance(value, str):
         return f"{TAG}text"
     if not isinstance(value, list) or not value:
@@ -35,7 +36,7 @@ class CompletionRequest(SamplingFields):
         | Annotated[list[str], Tag(f"{TAG}texts")]
         | Annotated[list[Integer], Tag(f"{TAG}ids")]
         | Annotated[list[list[Integer]], Tag(f"{TAG}several ids")],
-        Discriminator(_prompt_kind, custom_error_type="prompt_type", custom_error_message=_PROMPT),
+        Discriminator(prompt_kind, custom_error_type="prompt_type", custom_error_message=PROMPT),
     ]
     """Text or token ids to continue, one prompt or several."""
     echo: bool | None = None

@@ -54,6 +54,7 @@ def completion_routes(state: ServerState) -> APIRouter:
             prompts=body.prompts(),
             params=params,
             spelling=spelling,
+            timeout=state.config.request_timeout,
         )
         return await respond(request, state.metrics, job, whole=_whole, writer=_CompletionChunks)
 

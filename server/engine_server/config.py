@@ -37,12 +37,24 @@ class ServerConfig(BaseModel):
     """Let clients send chat templates of their own: these run in a sandbox, but can run long."""
     root_path: str = ""
     """Path under which a proxy publishes the server, like /llm."""
+    ssl_certfile: Path | None = None
+    """Certificate chain (PEM) to serve HTTPS with."""
+    ssl_keyfile: Path | None = None
+    """Private key of the certificate (PEM), if it isn't in the same file."""
+    ssl_keyfile_password: Annotated[str | None, Field(repr=False)] = None
+    """Password of the private key."""
+    ssl_ca_certs: Path | None = None
+    """Authorities (PEM) of which a client must show a certificate; none needed by default."""
+    request_timeout: Annotated[float, Field(gt=0)] | None = None
+    """Seconds that a request may take from its arrival to its last token; no limit by default."""
     max_body_size: Annotated[HumanInt, Field(ge=1)] = 64 * 1024 * 1024
     """Largest request body, in bytes (32MiB)."""
     metrics_prefix: str = "engine:"
     """What the names of the metrics begin with."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least serious log line to print."""
+    log_format: Literal["text", "json"] = "text"
+    """One line of text, or one JSON object, for each log record."""
     access_log: bool = True
     """Log one line for each request; health checks that succeed are left out."""
     shutdown_timeout: Annotated[float, Field(ge=0)] = 30.0
@@ -67,8 +79,24 @@ class ServerConfig(BaseModel):
             raise ConfigError(
                 f"root_path={self.root_path!r}: must begin with / and not end with it"
             )
+        self._check_files()
         for field in ("served_model_name", "api_key"):
             if not all(value.strip() for value in getattr(self, field)):
                 raise ConfigError(f"{field}: must not be empty")
         if not all(key.isascii() and key.isprintable() for key in self.api_key):
             raise ConfigError("api_key: must be printable ASCII, as it is sent in a header")
+
+    def _check_files(self) -> None:
+        """Check that what must be read later can be, so that it isn't found out after loading."""
+        if self.ssl_certfile is None:
+            for field in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
+                if getattr(self, field) is not None:
+                    raise ConfigError(f"{field}: needs ssl_certfile")
+        for field in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "chat_template"):
+            path = getattr(self, field)
+            if path is None:
+                continue
+            try:
+                path.read_bytes()
+            except OSError as error:
+                raise ConfigError(f"{field}={path}: cannot be read: {error.strerror}") from None

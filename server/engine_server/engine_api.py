@@ -36,12 +36,14 @@ class Engine(Protocol):
         tokenizer: a transformers fast tokenizer, or None.
         model_name: what the model is called unless the server is told otherwise.
         max_model_len: the longest context, in tokens.
+        pooling: how embeddings are made, `mean` or `last`; None when they can't be.
     """
 
     resolution: Resolution
     tokenizer: Any
     model_name: str
     max_model_len: int
+    pooling: str | None
 
     async def submit(self, prompt: str | list[int], params: SamplingParams) -> ResultStream:
         """Start a request; raises RequestError, QueueFullError or EngineDeadError."""

@@ -26,6 +26,7 @@ class Job:
         prompts: text or token ids.
         params: sampling, the same for all prompts.
         spelling: the client's names of parameters that the engine calls differently.
+        timeout: seconds until the last result must be there; None for no limit.
         tools: how tools are used; None when they aren't.
         created: seconds since the epoch.
     """
@@ -38,6 +39,7 @@ class Job:
     prompts: list[str | list[int]]
     params: SamplingParams
     spelling: Mapping[str, str]
+    timeout: float | None = None
     tools: ToolUse | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import contextmanager, suppress
 from time import perf_counter
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 
 import uvicorn
 
+from engine.errors import ConfigError
 from engine.events import Event
 from engine.resolution import Resolution
 from engine_server.app import build_app
@@ -49,6 +51,34 @@ class Announce(Protocol):
             phases: seconds by phase.
         """
         ...
+
+
+def tls_settings(config: ServerConfig) -> dict[str, Any]:
+    """Return uvicorn's settings for HTTPS; none without a certificate.
+
+    Raises:
+        ConfigError: the certificate or its key can't be used.
+    """
+    if config.ssl_certfile is None:
+        return {}
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(
+            config.ssl_certfile, config.ssl_keyfile, config.ssl_keyfile_password or ""
+        )
+        if config.ssl_ca_certs is not None:
+            context.load_verify_locations(config.ssl_ca_certs)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(
+            f"ssl_certfile={config.ssl_certfile}: cannot be used with its key: {error}"
+        ) from None
+    return {
+        "ssl_certfile": config.ssl_certfile,
+        "ssl_keyfile": config.ssl_keyfile,
+        "ssl_keyfile_password": config.ssl_keyfile_password,
+        "ssl_ca_certs": None if config.ssl_ca_certs is None else str(config.ssl_ca_certs),
+        "ssl_cert_reqs": ssl.CERT_NONE if config.ssl_ca_certs is None else ssl.CERT_REQUIRED,
+    }
 
 
 class _HttpServer(uvicorn.Server):
@@ -93,7 +123,8 @@ class Lifecycle:
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                access_log=config.access_log,
+                access_log=False,  # the middleware's own lines tell more
+                **tls_settings(config),
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_LAST_WORDS_SECONDS,

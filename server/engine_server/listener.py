@@ -46,7 +46,8 @@ def url(listener: socket.socket, config: ServerConfig) -> str:
     if config.uds is not None:
         return f"unix:{config.uds}"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if config.ssl_certfile is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def close(listener: socket.socket, config: ServerConfig) -> None:

@@ -7,11 +7,13 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from time import perf_counter
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine_server.errors import ApiError
+from engine_server.logs import log_access
 from engine_server.state import ServerState
 
 _REQUEST_ID = b"x-request-id"
@@ -59,6 +61,14 @@ class Observed:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             seconds = perf_counter() - start
             self._state.metrics.answered(method, _route(scope), status, seconds)
+            log_access(
+                method,
+                quote(scope["path"]),
+                status,
+                client=_client(scope),
+                seconds=seconds,
+                request_id=request_id.decode(),
+            )
 
 
 class Published:
@@ -126,6 +136,12 @@ def _refusal(given: str) -> ApiError:
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},
     )
+
+
+def _client(scope: Scope) -> str:
+    """Return the client's address; a Unix socket's clients have none."""
+    host, port = scope.get("client") or ("-", 0)
+    return f"{host}:{port}" if port else str(host)
 
 
 def _request_id(scope: Scope) -> bytes:

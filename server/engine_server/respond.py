@@ -58,7 +58,9 @@ async def respond(
 
 
 async def _start(metrics: Metrics, job: Job) -> Results:
-    return await Results.start(job.serving.engine, job.prompts, job.params, metrics, job.spelling)
+    return await Results.start(
+        job.serving.engine, job.prompts, job.params, metrics, job.spelling, job.timeout
+    )
 
 
 async def _whole(metrics: Metrics, job: Job, whole: WholeAnswer) -> Response:

@@ -230,6 +230,43 @@ class InputTokens(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
+class Embedding(msgspec.Struct, frozen=True):
+    """One vector, as numbers or as base64."""
+
+    object: str
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts of a request for vectors."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /v1/embeddings."""
+
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /tokenizer_info."""
+
+    tokenizer_class: str
+    vocab_size: int
+    model_max_length: int
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | dict[str, str] | None
+
+
 class ResponseResource(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of /v1/responses; described in full by the Open Responses specification."""
 

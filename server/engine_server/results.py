@@ -25,9 +25,16 @@ class Results:
     """
 
     def __init__(
-        self, streams: Sequence[ResultStream], metrics: Metrics, spelling: Mapping[str, str]
+        self,
+        streams: Sequence[ResultStream],
+        metrics: Metrics,
+        spelling: Mapping[str, str],
+        timeout: float | None,
     ) -> None:
         self._streams = streams
+        self._timeout = timeout
+        now = asyncio.get_running_loop().time()
+        self._deadline = None if timeout is None else now + timeout
         self._metrics = metrics
         self._spelling = spelling
         self._times = [_Times() for _ in streams]
@@ -43,8 +50,17 @@ class Results:
         params: SamplingParams,
         metrics: Metrics,
         spelling: Mapping[str, str],
+        timeout: float | None = None,
     ) -> Self:
         """Hand all prompts to the engine, or none.
+
+        Args:
+            engine: makes the results.
+            prompts: text or token ids.
+            params: sampling, the same for all.
+            metrics: where latencies go.
+            spelling: the client's names of parameters that the engine calls differently.
+            timeout: seconds from now until the last result must be there.
 
         Raises:
             ApiError: one isn't taken.
@@ -60,7 +76,7 @@ class Results:
             if isinstance(error, EngineError):
                 raise _answer(error, metrics, spelling) from None
             raise
-        return cls(streams, metrics, spelling)
+        return cls(streams, metrics, spelling, timeout)
 
     def __aiter__(self) -> Self:
         return self
@@ -72,7 +88,13 @@ class Results:
             ApiError: the engine refused, failed or died.
         """
         try:
-            index, output = await self._next()
+            if self._deadline is None:
+                index, output = await self._next()
+            else:
+                async with asyncio.timeout_at(self._deadline):
+                    index, output = await self._next()
+        except TimeoutError:
+            raise timed_out(self._timeout) from None
         except EngineError as error:
             raise _answer(error, self._metrics, self._spelling) from None
         new = 0
@@ -123,6 +145,16 @@ class Results:
             await stream.aclose()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*self._pumps, return_exceptions=True)
+
+
+def timed_out(seconds: float | None) -> ApiError:
+    """Return the answer for a request that took too long."""
+    return ApiError(
+        504,
+        f"the request took longer than {seconds:g} s (--request-timeout)",
+        kind="timeout",
+        code="request_timeout",
+    )
 
 
 class _Times:

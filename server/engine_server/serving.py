@@ -9,7 +9,7 @@ from typing import IO
 
 import uvloop
 
-from engine import AsyncEngine
+from engine import AsyncEngine, Registry
 from engine.events import Event
 from engine.resolution import Resolution
 from engine.settings import Settings
@@ -18,6 +18,7 @@ from engine_server.config import ServerConfig
 from engine_server.engine_api import Engine
 from engine_server.lifecycle import Lifecycle
 from engine_server.logs import set_up_logging
+from engine_server.tools import choose_parser
 
 
 def serve(
@@ -40,6 +41,9 @@ def serve(
         on_ready: receives the settings in force.
     """
     set_up_logging(server)
+    if server.tool_call_parser != "auto":
+        # Whatever is wrong with it is told before anything is loaded.
+        choose_parser(server.tool_call_parser, None, Registry())
 
     async def start(*, on_event: Callable[[Event], None]) -> Engine:
         return await AsyncEngine.start(settings, on_event=on_event)

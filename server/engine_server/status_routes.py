@@ -40,7 +40,7 @@ def status_routes(state: ServerState) -> APIRouter:
         if (problem := state.problem()) is None:
             return _json({"status": "ready"})
         phase = state.phase
-        return problem.response(phase=phase.name, done=phase.done, total=phase.total)
+        return problem.response(phase=phase.name, done=phase.done, of=phase.total)
 
     for path, probe in (("/health", health), ("/ready", ready)):
         router.add_api_route(path, probe, response_model=None)

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from engine_server.chat_template import Conversation, chat_prompt
 from engine_server.openapi import describe
 from engine_server.request_body import Body, read_body
 from engine_server.request_fields import invalid
-from engine_server.responses import Text, Tokens
+from engine_server.responses import Text, TokenizerInfo, Tokens
 from engine_server.state import ServerState, Serving
+
+_SPECIAL = ("bos", "eos", "pad", "unk")
 
 
 class TokenizeRequest(TemplateFields):
@@ -105,6 +107,22 @@ def tokenize_routes(state: ServerState) -> APIRouter:
             if token >= size:
                 raise invalid(f"tokens[{index}]", f"the tokenizer has {size} tokens")
         return _json(Text(serving.tokens.join(body.tokens)))
+
+    @router.get("/tokenizer_info", **describe(None, TokenizerInfo))
+    async def tokenizer_info() -> Response:
+        """Tell what a client needs to know to tokenize as the server does."""
+        serving = state.require()
+        tokenizer = _tokenizer(serving, "tokenizer")
+        special = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in _SPECIAL}
+        return _json(
+            TokenizerInfo(
+                tokenizer_class=type(tokenizer).__name__,
+                vocab_size=len(tokenizer),
+                model_max_length=serving.engine.max_model_len,
+                chat_template=tokenizer.chat_template,
+                **special,
+            )
+        )
 
     return router
 

@@ -30,6 +30,7 @@ from engine.sampling_params import SamplingParams
 from engine.testing.tiny import write_tiny_model
 from engine_server.app import build_app
 from engine_server.config import ServerConfig
+from engine_server.lifecycle import tls_settings
 from engine_server.state import ServerState
 
 MAX_MODEL_LEN = 512
@@ -134,6 +135,7 @@ class ScriptedStream:
                 prompt_logprobs,
                 num_cached_tokens=self.engine.cached,
                 error="the step failed: out of luck" if failed else None,
+                embedding=self.engine.vector(self.ids) if self.params.pooling else None,
             )
         )
 
@@ -180,6 +182,7 @@ class ScriptedEngine:
     cached: int = 0
     with_tokenizer: bool = True
     template: str | None = None
+    pooling: str | None = None
     model_name: str = "scripted"
     max_model_len: int = MAX_MODEL_LEN
     free_blocks: int = NUM_BLOCKS
@@ -215,6 +218,10 @@ class ScriptedEngine:
             draw = random.Random(f"{prompt} {index}")
             text = "".join(draw.choices('abc é€😀\n\u2028"\\', k=draw.randint(3, 30)))
         return list(byte_tokenizer()(text).input_ids)
+
+    def vector(self, prompt: list[int]) -> list[float]:
+        """Return the vector of a prompt: its own, and exact in 32 bits."""
+        return [len(prompt) / 2, -0.25, prompt[0] / 256]
 
     async def submit(self, prompt: str | list[int], params: SamplingParams) -> ScriptedStream:
         if not self.alive:
@@ -299,6 +306,7 @@ class RunningServer:
                 lifespan="off",
                 log_config=None,
                 timeout_graceful_shutdown=2,
+                **tls_settings(self.config),
             )
         )
         task = asyncio.create_task(self.http.serve())
@@ -403,3 +411,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def scripted_engine() -> type[ScriptedEngine]:
     """The engine, for tests that start it themselves."""
     return ScriptedEngine
+
+
+@pytest.fixture
+def running_server() -> type[RunningServer]:
+    """The server, for tests that bring an engine of their own."""
+    return RunningServer

@@ -22,7 +22,7 @@ def test_a_starting_server_is_healthy_but_takes_no_requests(start_server: Any) -
     ready = server.client.get("/ready")
     assert ready.status_code == 503
     body = ready.json()
-    assert (body["phase"], body["done"], body["total"]) == ("compile", 3, 35)
+    assert (body["phase"], body["done"], body["of"]) == ("compile", 3, 35)
     for method, path in (
         ("GET", "/v1/models"),
         ("GET", "/v1/engine"),
@@ -260,3 +260,13 @@ def test_the_seconds_of_phases_are_kept(start_server: Any) -> None:
     for seconds in (1.0, 0.5):
         server.call(lambda seconds=seconds: server.state.observe(PhaseFinished("load", seconds)))
     assert server.state.phase_seconds == {"load": 1.5}
+
+
+def test_the_tokenizer_is_described(server: Any, tokenizer: Any, start_server: Any) -> None:
+    told = server.client.get("/tokenizer_info").json()
+    assert told["vocab_size"] == len(tokenizer)
+    assert told["eos_token"] == tokenizer.eos_token
+    assert told["chat_template"] == tokenizer.chat_template
+    assert told["bos_token"] is None
+    without = start_server(with_tokenizer=False)
+    assert without.client.get("/tokenizer_info").status_code == 400
