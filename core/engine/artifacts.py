@@ -209,7 +209,7 @@ class FileStore:
             return
         except OSError as error:
             self._tell(error)
-        logger.warning("set aside the bad artifact %s (%s); it is made anew", path, reason)
+        logger.warning("set aside the bad artifact %s (%s); it must be made anew", path, reason)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
