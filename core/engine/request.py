@@ -50,7 +50,7 @@ PositionLogprobs = list[Logprob]
 """The chosen token first, then the likeliest ones by rank (the chosen may occur again)."""
 
 
-class EngineOutput(msgspec.Struct, frozen=True, kw_only=True):
+class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one step made for one sequence.
 
     Attributes:
@@ -63,6 +63,7 @@ class EngineOutput(msgspec.Struct, frozen=True, kw_only=True):
         error: the sentence that belongs to finish_reason `error`.
         num_cached_tokens: prompt tokens whose KV came from the prefix cache.
         embedding: the pooled prompt, when asked for; with the last output.
+        queue_seconds: from the request's arrival until the sequence first ran; 0 if unknown.
     """
 
     request_id: str
@@ -74,6 +75,7 @@ class EngineOutput(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     num_cached_tokens: int = 0
     embedding: list[float] | None = None
+    queue_seconds: float = 0.0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +135,7 @@ class RequestOutput:
         num_cached_tokens: prompt tokens whose KV came from the prefix cache.
         error: the sentence that belongs to a completion's finish_reason `error`.
         embedding: the pooled prompt, when asked for; with the last result.
+        queue_seconds: from the request's arrival until it first ran; 0 if unknown.
     """
 
     request_id: str
@@ -144,3 +147,4 @@ class RequestOutput:
     num_cached_tokens: int = 0
     error: str | None = None
     embedding: list[float] | None = None
+    queue_seconds: float = 0.0

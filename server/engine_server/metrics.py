@@ -60,6 +60,7 @@ class Metrics(Collector):
         registry: to render.
         stats: the engine's counters when they were last asked for.
         settings: the settings in force, by dotted name.
+        cache_config: what autoscalers read of the KV cache.
         rejections: requests that weren't admitted, by reason.
         answers: HTTP answers, by method, route and status.
     """
@@ -70,11 +71,17 @@ class Metrics(Collector):
         self.registry.register(self)
         self.stats: EngineStats | None = None
         self.settings: Mapping[str, str] = {}
+        self.cache_config: Mapping[str, str] = {}
         self.rejections: Counter[str] = Counter()
         self.answers: Counter[tuple[str, str, str]] = Counter()
         self.time_to_first_token = Histogram(_SECONDS)
         self.inter_token_latency = Histogram(_TOKEN_SECONDS)
         self.request_latency = Histogram(_SECONDS)
+        self.queue_time = Histogram(_SECONDS)
+        self.prefill_time = Histogram(_SECONDS)
+        self.decode_time = Histogram(_SECONDS)
+        self.inference_time = Histogram(_SECONDS)
+        self.time_per_output_token = Histogram(_TOKEN_SECONDS)
         self.prompt_tokens = Histogram(_COUNTS)
         self.generation_tokens = Histogram(_COUNTS)
         self._http: dict[tuple[str, str], Histogram] = {}
@@ -119,6 +126,15 @@ class Metrics(Collector):
             ("time_to_first_token_seconds", self.time_to_first_token, "Until the first token."),
             ("inter_token_latency_seconds", self.inter_token_latency, "Between two tokens."),
             ("e2e_request_latency_seconds", self.request_latency, "Until the last token."),
+            ("request_queue_time_seconds", self.queue_time, "Until a request first ran."),
+            ("request_prefill_time_seconds", self.prefill_time, "From then to its first token."),
+            ("request_decode_time_seconds", self.decode_time, "From the first to the last."),
+            ("request_inference_time_seconds", self.inference_time, "Both together."),
+            (
+                "request_time_per_output_token_seconds",
+                self.time_per_output_token,
+                "Average between two tokens of a request.",
+            ),
             ("request_prompt_tokens", self.prompt_tokens, "Tokens in a prompt."),
             ("request_generation_tokens", self.generation_tokens, "Tokens made for a prompt."),
         ):
@@ -127,6 +143,9 @@ class Metrics(Collector):
             yield family
 
     def _engine(self, stats: EngineStats) -> Iterator[Metric]:
+        name = f"{self._prefix}cache_config"
+        labels = {**self.cache_config, "num_gpu_blocks": str(stats.num_blocks)}
+        yield InfoMetricFamily(name, "The KV cache.", value=labels)
         used = stats.num_blocks - stats.num_free_blocks
         share = used / stats.num_blocks if stats.num_blocks else 0.0
         for name, value, text in (

@@ -163,6 +163,7 @@ class _Times:
     def __init__(self) -> None:
         self._start = perf_counter()
         self._last = 0.0
+        self._first = 0.0
         self._tokens = 0
 
     def observe(self, output: RequestOutput, new: int, metrics: Metrics) -> None:
@@ -172,6 +173,7 @@ class _Times:
             if self._tokens:
                 metrics.inter_token_latency.observe((now - self._last) / new, new)
             else:
+                self._first = now
                 metrics.time_to_first_token.observe(now - self._start)
             self._last = now
             self._tokens += new
@@ -179,6 +181,18 @@ class _Times:
             metrics.request_latency.observe(now - self._start)
             metrics.prompt_tokens.observe(len(output.prompt_token_ids))
             metrics.generation_tokens.observe(self._tokens)
+            self._observe_phases(output.queue_seconds, now, metrics)
+
+    def _observe_phases(self, queued: float, now: float, metrics: Metrics) -> None:
+        """Take a finished request apart: waiting, computing the prompt, making tokens."""
+        metrics.queue_time.observe(queued)
+        if not self._tokens:
+            return
+        metrics.prefill_time.observe(max(0.0, self._first - self._start - queued))
+        metrics.inference_time.observe(max(0.0, now - self._start - queued))
+        metrics.decode_time.observe(now - self._first)
+        if self._tokens > 1:
+            metrics.time_per_output_token.observe((now - self._first) / (self._tokens - 1))
 
 
 def _answer(error: EngineError, metrics: Metrics, spelling: Mapping[str, str]) -> ApiError:

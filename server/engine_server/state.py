@@ -112,6 +112,11 @@ class ServerState:
         self.metrics.settings = {record.setting: record.effective for record in records}
         if self.config.chat_template is not None:
             engine.tokenizer.chat_template = self.config.chat_template.read_text()
+        cache = engine.resolution.config
+        self.metrics.cache_config = {
+            "block_size": str(cache.block_size),
+            "enable_prefix_caching": str(cache.enable_prefix_caching),
+        }
         self._serving = Serving(
             engine=engine,
             names=self.config.served_model_name or (engine.model_name,),

@@ -267,6 +267,7 @@ class _Request:
         if index == 0:
             # The others share the first one's prompt, so their hits say nothing new.
             self._whole.num_cached_tokens = output.num_cached_tokens
+            self._whole.queue_seconds = output.queue_seconds
         if output.embedding is not None:
             self._whole.embedding = output.embedding
         if output.prompt_logprobs is not None:
@@ -293,6 +294,7 @@ class _Request:
             finished=not self.num_live,
             prompt_logprobs=whole.prompt_logprobs,
             embedding=whole.embedding,
+            queue_seconds=whole.queue_seconds,
             num_cached_tokens=whole.num_cached_tokens,
             error=whole.error,
         )

@@ -7,6 +7,7 @@ running one back to the head of the queue. So the oldest always makes progress.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 
@@ -288,6 +289,8 @@ class Scheduler:
         if sequence.admitted:
             return
         sequence.admitted = True
+        if sequence.request.arrival:
+            sequence.queue_seconds = max(0.0, time.time() - sequence.request.arrival)
         sequence.num_cached_tokens = sequence.num_computed_tokens
         self.prompt_tokens += sequence.num_prompt_tokens
         if self.pool.enable_prefix_caching and not sequence.needs_every_token:
@@ -344,6 +347,7 @@ class Scheduler:
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             num_cached_tokens=sequence.num_cached_tokens,
+            queue_seconds=sequence.queue_seconds,
         )
 
     def _end(self, sequence: Sequence, reason: str) -> None:
@@ -368,5 +372,6 @@ def _last_output(sequence: Sequence, reason: str, sampled: Sampled | None = None
         prompt_logprobs=sequence.prompt_logprobs,
         finish_reason=reason,
         num_cached_tokens=sequence.num_cached_tokens,
+        queue_seconds=sequence.queue_seconds,
         embedding=None if sampled is None else sampled.embedding,
     )

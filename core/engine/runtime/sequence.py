@@ -41,6 +41,7 @@ class Sequence:
         max_length: tokens at which it ends, whatever they are.
         state: waiting, running or ended.
         admitted: whether it ever ran.
+        queue_seconds: from its arrival until it first ran; 0 if that isn't known.
         prompt_logprobs: what was gathered so far; None when not asked for, or already sent.
     """
 
@@ -55,6 +56,7 @@ class Sequence:
         "num_computed_tokens",
         "num_prompt_tokens",
         "prompt_logprobs",
+        "queue_seconds",
         "request",
         "state",
         "token_ids",
@@ -74,6 +76,7 @@ class Sequence:
         self.max_length = min(wanted, longest)
         self.state = State.WAITING
         self.admitted = False
+        self.queue_seconds = 0.0
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]

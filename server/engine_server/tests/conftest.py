@@ -134,6 +134,7 @@ class ScriptedStream:
                 finished,
                 prompt_logprobs,
                 num_cached_tokens=self.engine.cached,
+                queue_seconds=0.03,
                 error="the step failed: out of luck" if failed else None,
                 embedding=self.engine.vector(self.ids) if self.params.pooling else None,
             )

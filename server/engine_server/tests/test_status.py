@@ -119,6 +119,12 @@ def test_metrics_count_requests_tokens_and_latencies(start_server: Any) -> None:
     assert found["engine:request_generation_tokens_sum[]"] == 12
     assert found["engine:inter_token_latency_seconds_count[]"] == 8
     assert found["engine:inter_token_latency_seconds_bucket[('le', '+Inf')]"] == 8
+    assert found["engine:request_queue_time_seconds_sum[]"] == pytest.approx(0.06)
+    for name in ("prefill_time", "decode_time", "inference_time", "time_per_output_token"):
+        assert found[f"engine:request_{name}_seconds_count[]"] == 2
+    cache = [name for name in found if name.startswith("engine:cache_config_info")]
+    assert "('block_size', '16')" in cache[0]
+    assert "('num_gpu_blocks', '1000')" in cache[0]
     assert found["engine:kv_cache_usage_perc[]"] == 0
     assert found["engine:num_requests_running[]"] == 0
     assert found["engine:settings_info[('dtype', 'float32')]"] == 1
