@@ -15,6 +15,7 @@ INTERFACES = {
         "engine.plugin:Refusal",
         "engine.plugin:Numerics",
         "engine.plugin:StartupCost",
+        "engine.cache_key:OutOfKey",
     ),
     "Compile modes": (
         "engine.strategies:CompileStrategy",

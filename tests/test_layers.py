@@ -30,6 +30,7 @@ SURFACE = {
     "artifacts",
     "attention",
     "batch",
+    "cache_key",
     "errors",
     "events",
     "facts",
