@@ -26,8 +26,9 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from engine.errors import ConfigError
 
-_HINT = 8
-"""Tokens that a compiler takes as typical when it chooses tiles: a small decode batch."""
+_HINT = 13
+"""Tokens that a compiler takes as typical when it chooses tiles: a small decode batch, and hardly
+ever another size of a model (with eight, torch 2.11 took tokens and eight heads for equal)."""
 _FEWEST = 2
 """A range spans more numbers than this; fewer are compiled one by one."""
 
