@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from engine.batch import BatchShape
@@ -89,3 +90,13 @@ def test_a_dummy_batch_writes_to_no_block_and_has_the_shape_asked_for() -> None:
     assert attention.seq_lens.tolist() == [2, 2, 3]
     assert inputs.positions.tolist() == [0, 1, 0, 1, 0, 1, 2]
     assert np.array_equal(attention.host_block_tables, np.zeros((3, 5)))
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 16])
+def test_dummy_positions_are_within_the_context_however_many_tokens(tokens: int) -> None:
+    small = StepBuffers(
+        max_num_tokens=16, max_num_seqs=2, max_blocks=3, block_size=2, device=torch.device("cpu")
+    )
+    inputs, _ = small.fill_dummy(BatchShape(tokens, 1, tokens, uniform_decode=False))
+    # A context of 5 tokens needs three blocks as well.
+    assert int(inputs.positions.max()) < 5

@@ -99,6 +99,27 @@ class RecordingStrategy(GraphStrategy):
         """
         return padded.uniform_decode == live.uniform_decode
 
+    def on_demand(self, job: GraphJob) -> tuple[BatchShape, ...]:
+        """Return the shapes to record when a batch first needs them, besides those of the plan."""
+        return self.plan(job) if job.lazy else ()
+
+    def make_room(self, shape: BatchShape) -> bool:
+        """Say whether a shape may be recorded although the memory budget is used up.
+
+        A strategy that forgets another graph first may say so: the pool gives its memory to the
+        next recording.
+        """
+        return False
+
+    @property
+    def recorded(self) -> tuple[BatchShape, ...]:
+        """The shapes that are recorded now, the oldest recording first."""
+        return tuple(self._replays)
+
+    def forget(self, shape: BatchShape) -> None:
+        """Free the graph of a shape, which may then be recorded again if it is `on_demand`."""
+        del self._replays[shape], self._addresses[shape]
+
     def call(self, inputs: ModelInputs) -> torch.Tensor:
         """Run the compiled model without recording."""
         return self.job.compiled.call(inputs.input_ids, inputs.positions)
@@ -120,7 +141,7 @@ class RecordingStrategy(GraphStrategy):
                 with job.dummy_batch(shape) as inputs:
                     self._record(shape, inputs)
                 job.events.emit(PhaseAdvanced("capture", done, len(planned), str(shape.num_tokens)))
-        self._offer(planned if job.lazy else self._replays)
+        self._offer((*self._replays, *self.on_demand(job)))
 
     def _give_up(self, reason: str) -> None:
         if self.job.abort_on_failure:
@@ -137,7 +158,7 @@ class RecordingStrategy(GraphStrategy):
     def _record(self, shape: BatchShape, inputs: ModelInputs) -> bool:
         """Record one shape; when that fails it is given up and the device stays usable."""
         start, before = perf_counter(), self.device.memory()
-        if over := self._over_budget(before):
+        if (over := self._over_budget(before)) and not self.make_room(shape):
             # No failure: what was reserved for graphs is used up, and the step runs without one.
             self.job.events.emit(GraphCaptured(self.KINDS[0], shape.num_tokens, 0.0, 0, over))
             return False

@@ -189,7 +189,10 @@ class StepBuffers:
         slots[: len(positions)] = blocks * self.block_size + offset
 
     def fill_dummy(self, shape: BatchShape) -> tuple[ModelInputs, AttentionInputs]:
-        """Write inputs of a batch that touches no KV block: every slot is -1."""
+        """Write inputs of a batch that touches no KV block: every slot is -1.
+
+        A request may have more tokens than the model's context; its positions then begin anew.
+        """
         self._begin()
         self._known_tables[self._tables.turn].forget(0)
         counts = [shape.num_tokens // shape.num_reqs] * shape.num_reqs
@@ -201,7 +204,9 @@ class StepBuffers:
         self._seq_lens.host[: shape.num_reqs] = counts
         self._tables.host[: shape.num_reqs] = 0
         self._ids.host[: shape.num_tokens] = 0
-        positions = np.concatenate([np.arange(count) for count in counts])
+        # Whole blocks below the last one are within the context, however long it is.
+        context = max(1, (self._tables.host.shape[1] - 1) * self.block_size)
+        positions = np.concatenate([np.arange(count) % context for count in counts])
         self._positions.host[: shape.num_tokens] = positions
         self._slots.host[: shape.num_tokens] = -1
         return self._views(shape, shape)
