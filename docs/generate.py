@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.reference import hooks, interfaces
+from docs.requests import requests
 
 from engine.config import EngineConfig
 from engine.hookspecs import LABEL_OF_KIND
@@ -153,6 +154,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "interfaces": interfaces,
     "levels": levels,
     "modes": modes,
+    "requests": requests,
     "settings": settings,
     "shortcuts": shortcuts,
 }

@@ -98,7 +98,9 @@ class CountTokensRequest(Body):
     """A conversation."""
 
     model: str | None = None
+    """Name of the model; the one that is served when omitted."""
     messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
+    """The conversation: text, uses of tools and their results."""
     system: (
         Annotated[
             Annotated[str, Tag(f"{TAG}text")] | Annotated[list[TextBlock], Tag(f"{TAG}blocks")],
@@ -106,9 +108,13 @@ class CountTokensRequest(Body):
         ]
         | None
     ) = None
+    """Stands before the conversation."""
     tools: list[AnthropicTool] | None = None
+    """What the model may call."""
     tool_choice: AnthropicToolChoice | None = None
+    """auto (the default with tools), any, tool with a name, or none."""
     thinking: Thinking | None = None
+    """Only type disabled."""
     cache_control: Any = None
 
     def chat(self, **more: Any) -> ChatCompletionRequest:
@@ -137,10 +143,15 @@ class MessagesRequest(CountTokensRequest):
     max_tokens: Integer
     """Most tokens to make."""
     stop_sequences: list[str] | None = None
+    """Strings that end the output; they are cut from it."""
     stream: bool | None = None
+    """Send the answer piece by piece, as server-sent events."""
     temperature: Number | None = None
+    """0 takes the likeliest token; 1 is the model's own distribution."""
     top_p: Number | None = None
+    """Keep the likeliest tokens whose probabilities sum to at least this."""
     top_k: Integer | None = None
+    """Keep this many of the likeliest tokens."""
     metadata: Any = None
     service_tier: Any = None
 

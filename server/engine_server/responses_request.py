@@ -159,6 +159,7 @@ class ResponsesRequest(Body):
     """Answer a conversation."""
 
     model: str | None = None
+    """Name of the model; the one that is served when omitted."""
     input: Annotated[
         Annotated[str, Tag(f"{TAG}text")]
         | Annotated[list[Item], Tag(f"{TAG}items"), Field(min_length=1)],
@@ -172,14 +173,23 @@ class ResponsesRequest(Body):
     instructions: str | None = None
     """Stand before the conversation, as the system's message."""
     max_output_tokens: Integer | None = None
+    """Most tokens to make; up to the end of the context by default."""
     temperature: Number | None = None
+    """0 takes the likeliest token; 1 is the model's own distribution."""
     top_p: Number | None = None
+    """Keep the likeliest tokens whose probabilities sum to at least this."""
     presence_penalty: Number | None = None
+    """Subtracted once from the logit of each token in the output."""
     frequency_penalty: Number | None = None
+    """Subtracted for each occurrence of a token in the output."""
     stream: bool | None = None
+    """Send the answer piece by piece, as server-sent events."""
     stream_options: ResponseStreamOptions | None = None
+    """Only include_obfuscation, without effect."""
     text: TextOptions | None = None
+    """format: text, json_object, or json_schema with a schema."""
     tools: list[FunctionTool] | None = None
+    """Functions that the model may call."""
     tool_choice: (
         Annotated[
             Annotated[Literal["none", "auto", "required"], Tag(f"{TAG}word")]
@@ -192,8 +202,11 @@ class ResponsesRequest(Body):
         ]
         | None
     ) = None
+    """none, auto (the default with tools), required, or the function that must be called."""
     parallel_tool_calls: bool | None = None
+    """false allows one call at most."""
     reasoning: ReasoningOptions | None = None
+    """effort, where the model's chat template reads it."""
     metadata: dict[str, str] | None = None
     """Returned as it is."""
     store: Any = None
@@ -207,11 +220,17 @@ class ResponsesRequest(Body):
     previous_response_id: Annotated[Any, Refused(_STORES_NOTHING)] = None
     conversation: Annotated[Any, Refused(_STORES_NOTHING)] = None
     prompt: Annotated[Any, Refused(_STORES_NOTHING)] = None
+    background_options: Annotated[Any, Refused(_STORES_NOTHING)] = None
+    context_management: Annotated[Any, Refused("the conversation is taken as it is", ([],))] = None
+    image: Annotated[Any, Refused("only text is made")] = None
+    access_programs: Annotated[Any, Refused("no programs are run here")] = None
     max_tool_calls: Annotated[Any, Refused("no tools are run here")] = None
     user: Any = None
     service_tier: Any = None
     safety_identifier: str | None = None
+    """Returned as it is."""
     prompt_cache_key: str | None = None
+    """Returned as it is; equal prefixes are always cached."""
     prompt_cache_retention: Any = None
     prompt_cache_options: Any = None
     moderation: Any = None
