@@ -16,7 +16,7 @@ from torch import fx
 
 from engine import graph_compiler
 from engine.artifacts import ArtifactStore, FileStore, MemoryStore
-from engine.errors import ModelError
+from engine.errors import CompileError
 from engine.events import CompiledUnit, Event
 from engine.graph_compiler import GraphCompiler
 from engine.strategies import Backend, CompileReport, Pass
@@ -204,7 +204,7 @@ def test_code_that_is_right_for_a_part_of_the_range_only_is_refused(traced: Trac
             assert bool(size % 2 == 1)
             return graph.forward
 
-    with pytest.raises(ModelError, match=r"keeping compiled .* for 1-64 tokens .*Mod\(num_tokens"):
+    with pytest.raises(CompileError, match=r"keeping compiled .* 1-64 tokens .*Mod\(num_tokens"):
         compile_graph(traced, MemoryStore(), backend=Assumes())
 
 

@@ -14,6 +14,11 @@ import pytest
 
 from engine.artifacts import FileStore, artifact_key
 from engine.cache_folder import CacheFolder
+from engine.cache_key import settings_factors
+from engine.config import EngineConfig
+from engine.settings_schema import Schema
+from engine_cli.state import State
+from engine_server.config import ServerConfig
 
 Engine = Callable[..., Any]
 
@@ -161,3 +166,17 @@ def test_bad_artifacts_are_left_out_and_refused_by_name(
     assert outcome.code == 2
     assert f"refused artifacts/{bad.name}: its checksum" in outcome.err
     assert "took 0 artifacts" in outcome.out
+
+
+def test_no_setting_of_the_server_is_in_a_key(sources: Callable[..., Any]) -> None:
+    def factors(*arguments: str) -> dict[str, str]:
+        said = sources(*arguments, models=(EngineConfig, ServerConfig))
+        return settings_factors(said.settings(State()).config)
+
+    plain = factors("--dtype", "float32")
+    for field in Schema.of(ServerConfig).fields.values():
+        assert field.name not in plain
+    server = ("--port", "1", "--log-level", "debug", "--host", "::1", "--served-model-name", "x")
+    engine = ("--kv-cache-memory", "1GiB", "--max-queue", "7", "--no-enable-prefix-caching")
+    assert factors("--dtype", "float32", *server, *engine) == plain
+    assert factors("--dtype", "float16") != plain
