@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 FORMAT = 1
 """Version of the file layout; files of another version are set aside."""
@@ -104,5 +104,5 @@ def read_artifact(file: IO[bytes], key: str) -> bytes:
     return data
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: Any) -> TypeGuard[dict[str, str]]:
     return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
