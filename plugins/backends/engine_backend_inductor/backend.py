@@ -15,7 +15,7 @@ import torch
 from pydantic import BaseModel
 from torch import fx
 
-from engine.errors import ConfigError
+from engine.errors import CompileError
 from engine.plugin import Numerics, StartupCost
 from engine.strategies import Backend
 from engine_backend_inductor.bundle import KernelPool, PrivateFolder, pack, prebuilt_kernels, unpack
@@ -67,6 +67,10 @@ class InductorBackend(Backend):
         # The folder of each compiled graph lives as long as the callable.
         self._folders: WeakKeyDictionary[Any, PrivateFolder] = WeakKeyDictionary()
 
+    def prepare(self) -> None:
+        """Import inductor: most of a second, which a compile phase should not be charged with."""
+        import_inductor()
+
     def compile(
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], *, dynamic: bool
     ) -> Callable[..., Any]:
@@ -85,10 +89,10 @@ class InductorBackend(Backend):
                 cause = getattr(error, "inner_exception", error)
                 if not isinstance(cause, CppCompileError | InvalidCxxCompiler):
                     raise
-                raise ConfigError(
+                raise CompileError(
                     "backend inductor needs a C++ compiler that can compile PyTorch's headers "
-                    f"({str(cause).strip().splitlines()[0]}); install g++, name one in CXX, or "
-                    "choose another backend"
+                    f"({str(cause).strip().splitlines()[0]})",
+                    "install g++, name one in CXX, or choose another backend",
                 ) from error
             self._kernels.collect(folder.path)
         self._folders[compiled] = folder
