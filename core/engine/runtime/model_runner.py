@@ -16,7 +16,7 @@ from engine.artifacts import open_store
 from engine.attention import AttentionInputs
 from engine.batch import BatchShape
 from engine.config import EngineConfig
-from engine.events import EventBus, ModelCompiled, StepRan
+from engine.events import EventBus, ModelCompiled, Notice, StepRan
 from engine.forward_context import ForwardContext, forward_context
 from engine.graph_device import GraphDevice
 from engine.models import CausalLM
@@ -28,12 +28,14 @@ from engine.runtime.devices import bytes_outside_torch, make_graph_device
 from engine.runtime.grammar_masks import GrammarMasks
 from engine.runtime.grammar_queue import Grammars
 from engine.runtime.graph_memory import estimate_graph_memory
+from engine.runtime.greedy_head import GreedyHead
 from engine.runtime.key_factors import key_factors, model_name
 from engine.runtime.launched import Launched
 from engine.runtime.memory import MemoryUse
 from engine.runtime.pooling import Pooler
 from engine.runtime.sampler import SampledToken, Sampler, Sampling
 from engine.runtime.scheduler import Row, Step
+from engine.runtime.sequence import Sequence
 from engine.runtime.startup import compile_request
 from engine.runtime.step_buffers import StepBuffers
 from engine.strategies import CompiledModel, CompileJob, GraphJob, ModelInputs
@@ -85,6 +87,7 @@ class ModelRunner:
         self._caches: list[torch.Tensor] = []
         self._compiled: CompiledModel | None = None
         self._recorder: GraphDevice | None = None
+        self._head: GreedyHead | None = None
         self._graph_budget: int | None = None
         self._unknown_ops: tuple[str, ...] | None = None
         self.allocate_cache(1)
@@ -132,7 +135,25 @@ class ModelRunner:
         with self._events.phase("capture"), torch.inference_mode():
             job = self._graph_job()
             self._strategies.graphs.prepare(job)
+            if job.device is not None and self._device.type == "cuda" and not job.lazy:
+                self._head = self._record_head(job.device, job.sizes)
         self._recorder = job.device
+
+    def _record_head(self, device: GraphDevice, sizes: tuple[int, ...]) -> GreedyHead | None:
+        """Record what follows a decode step's forward pass; None, with a notice, where it can't."""
+        assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
+        rows = min(self._config.max_num_seqs, self._max_num_tokens)
+        with self.dummy_batch(mixed_shape(rows, rows)) as inputs:
+            hidden = self._compiled.call(inputs.input_ids, inputs.positions)
+        vocab_size = self._sampler.vocab_size
+        head = GreedyHead(self._model.compute_logits, vocab_size, hidden, device)
+        try:
+            head.record([size for size in sizes if size <= rows])
+        except Exception as error:  # noqa: BLE001 - whatever a model's logits do, it is told
+            problem = f"{type(error).__name__}: {error}"
+            self._events.emit(Notice(f"logits and greedy tokens are not recorded: {problem}"))
+            return None
+        return head
 
     def _graph_job(self) -> GraphJob:
         chosen, compiled = self._config.compilation_config, self._compiled
@@ -226,8 +247,15 @@ class ModelRunner:
         job = self._graph_job()
         assert job.device is not None, "it needs graphs"  # noqa: S101 - asked by the caller
         pool = job.device.memory
+
+        def used() -> int:
+            return bytes_outside_torch() + pool()
+
         strategy = self._strategies.make_graphs(self._strategies.graphs.NAME)
-        return estimate_graph_memory(strategy, job, lambda: bytes_outside_torch() + pool())
+        expected = estimate_graph_memory(strategy, job, used)
+        before = used()
+        self._record_head(job.device, job.sizes)
+        return expected + max(0, used() - before)
 
     def measure_graphs(self, memory: MemoryUse) -> MemoryUse:
         """Return what was measured before, with what the recorded graphs really take."""
@@ -300,8 +328,7 @@ class ModelRunner:
             if len(sampling) < hidden.shape[0]:
                 ends = [starts[i + 1] for i, row in enumerate(rows) if row.samples]
                 last = hidden[torch.tensor(ends, device=self._device) - 1]
-            logits = self.masks.apply(self._model.compute_logits(last), sampling)
-            sampled = self._sampler.start(logits, sampling, unknown=int(step.ahead))
+            sampled = self._choose(step, last, sampling)
         prompts: dict[str, list[PositionLogprobs]] = {}
         embeddings: dict[str, list[float]] = {}
         for index, row in enumerate(() if step.ahead else rows):
@@ -315,6 +342,22 @@ class ModelRunner:
                 embeddings[request_id] = vector
         errors = dict(self.masks.errors) if sampling else {}
         return Launched(sampling, sampled, prompts, embeddings, errors)
+
+    def _choose(
+        self, step: Step, hidden: torch.Tensor, sequences: tuple[Sequence, ...]
+    ) -> Sampling:
+        unknown = int(step.ahead)
+        # Of other steps the hidden states are needed afterwards, and a head may overwrite them.
+        if (head := self._head) is not None and step.shape.uniform_decode:
+            free = not any(self.masks.constrains(s.request.request_id) for s in sequences)
+            if free and head.covers(len(sequences)):
+                greedy = self._sampler.start_greedy(
+                    lambda: head.run(hidden), sequences, unknown=unknown
+                )
+                if greedy is not None:
+                    return greedy
+        logits = self.masks.apply(self._model.compute_logits(hidden), sequences)
+        return self._sampler.start(logits, sequences, unknown=unknown)
 
     def _prompt_logprobs(self, row: Row, hidden: torch.Tensor) -> list[PositionLogprobs] | None:
         """Return log-probabilities of the prompt tokens that this row's positions predict."""
@@ -338,6 +381,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Free graphs, compiled code and caches."""
+        self._head = None
         self._strategies.graphs.close()
         self._strategies.compiler.close()
         self._caches.clear()

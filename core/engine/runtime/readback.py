@@ -15,7 +15,10 @@ class Readback:
     """
 
     def __init__(self, columns: Sequence[torch.Tensor]) -> None:
-        numbers = torch.cat([column.flatten().double() for column in columns])
+        if len(columns) == 1 and columns[0].dtype == torch.float64:
+            numbers = columns[0].flatten()
+        else:
+            numbers = torch.cat([column.flatten().double() for column in columns])
         self._arrived: torch.cuda.Event | None = None
         if numbers.device.type == "cuda":
             pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)

@@ -17,6 +17,10 @@ from engine.batch import BatchShape
 from engine.runtime.scheduler import Row
 from engine.strategies import ModelInputs
 
+_REMEMBERED = 1024
+"""Rows up to which views are kept: decode comes back to few sizes, and a view costs the host as
+much as a copy."""
+
 
 class _Mirror:
     """Host arrays and the device tensor that follows one of them.
@@ -34,12 +38,22 @@ class _Mirror:
             pin = device.type == "cuda"
             self._pinned = [torch.zeros(shape, dtype=dtype, pin_memory=pin) for _ in range(2)]
         self._arrays = [pinned.numpy() for pinned in self._pinned]
+        self._known: dict[int, torch.Tensor] = {}
+        self._parts: dict[tuple[int, int], torch.Tensor] = {}
         self.turn = 0
 
     @property
     def host(self) -> NDArray[Any]:
         """What is written in this turn."""
         return self._arrays[self.turn]
+
+    def part(self, rows: int) -> torch.Tensor:
+        """Return the first rows on the device."""
+        if (known := self._known.get(rows)) is None:
+            known = self.device[:rows]
+            if rows <= _REMEMBERED:
+                self._known[rows] = known
+        return known
 
     def flip(self) -> None:
         """Begin the next turn."""
@@ -54,9 +68,14 @@ class _Mirror:
 
     def send(self, rows: int) -> None:
         """Copy the first rows to the device."""
-        pinned = self._pinned[self.turn]
-        if self.device is not pinned:
-            self.device[:rows].copy_(pinned[:rows], non_blocking=True)
+        if self.device is self._pinned[0]:
+            return
+        key = self.turn, rows
+        if (source := self._parts.get(key)) is None:
+            source = self._pinned[self.turn][:rows]
+            if rows <= _REMEMBERED:
+                self._parts[key] = source
+        self.part(rows).copy_(source, non_blocking=True)
 
 
 class _Tables:
@@ -168,7 +187,7 @@ class StepBuffers:
         self._ids.host[:live] = 0
         self._reset_padding(live, live, padded)
         views = self._views(shape, padded)
-        self._ids.device[:live].copy_(tokens)
+        self._ids.part(live).copy_(tokens)
         return views
 
     def _begin(self) -> None:
@@ -231,13 +250,13 @@ class StepBuffers:
             mirror.send(tokens)
         for mirror in (self._query_start, self._seq_lens, self._tables):
             mirror.send(reqs + (mirror is self._query_start))
-        inputs = ModelInputs(self._ids.device[:tokens], self._positions.device[:tokens])
+        inputs = ModelInputs(self._ids.part(tokens), self._positions.part(tokens))
         attention = AttentionInputs(
             shape=shape,
-            query_start=self._query_start.device[: reqs + 1],
-            seq_lens=self._seq_lens.device[:reqs],
-            block_tables=self._tables.device[:reqs],
-            slots=self._slots.device[:tokens],
+            query_start=self._query_start.part(reqs + 1),
+            seq_lens=self._seq_lens.part(reqs),
+            block_tables=self._tables.part(reqs),
+            slots=self._slots.part(tokens),
             block_size=self.block_size,
             host_query_start=self._query_start.host[: live + 1],
             host_seq_lens=self._seq_lens.host[:live],
