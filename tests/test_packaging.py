@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -59,7 +61,7 @@ def test_every_plugin_root_is_a_kind_and_an_import_root() -> None:
     for roots in (
         hatch["dev-mode-dirs"],
         hatch["targets"]["wheel"]["sources"],
-        PROJECT["tool"]["mypy"]["mypy_path"],
+        [r for r in PROJECT["tool"]["mypy"]["mypy_path"] if not r.startswith("examples/")],
     ):
         assert sorted(roots) == sorted(IMPORT_ROOTS)
 
@@ -335,3 +337,48 @@ def test_a_users_project_is_type_checked_against_the_wheel(
         (line,) = [e for e in errors if e.startswith(f"wrong.py:{number}: ")]
         assert expected in line
     assert len(errors) == len(MISTAKES), done.stdout
+
+
+# The examples
+
+
+def lines_of_code(path: Path) -> int:
+    """Count the lines that hold more than a comment or a docstring."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    lines = {
+        number
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt)
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    text = path.read_text().splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return sum(1 for n in lines if text[n - 1].strip() and not text[n - 1].lstrip().startswith("#"))
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").iterdir()), ids=lambda p: p.name)
+def test_an_example_is_small_complete_and_keeps_to_the_surface(example: Path) -> None:
+    project = tomllib.loads((example / "pyproject.toml").read_text())["project"]
+    groups = [group for group in project["entry-points"] if group.startswith("engine.")]
+    assert {group.partition(".")[2] for group in groups} <= HOOK_OF_KIND.keys()
+    package = example / f"engine_{example.name}"
+    assert sum(lines_of_code(path) for path in package.rglob("*.py")) < 250
+    assert f"pip install ./examples/{example.name}" in (example / "README.md").read_text()
+    assert (package / "py.typed").is_file()
+    forbidden = re.compile(r"engine\.(runtime|testing|registry|resolution|settings|config)\b")
+    for path in package.rglob("*.py"):
+        assert not forbidden.search(path.read_text()), path
+
+
+def test_what_the_examples_need_is_pinned_once() -> None:
+    wanted = {
+        dependency
+        for path in ROOT.glob("examples/*/pyproject.toml")
+        for dependency in tomllib.loads(path.read_text())["project"]["dependencies"]
+        if dependency != "modular-engine"
+    }
+    pinned = (ROOT / "requirements-examples.txt").read_text().splitlines()
+    assert {line for line in pinned if not line.startswith("#")} == wanted

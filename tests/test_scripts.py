@@ -40,10 +40,14 @@ class Checkout:
 def checkout(tmp_path: Path) -> Checkout:
     root = tmp_path / "a folder"
     shutil.copytree(ROOT / "scripts", root / "scripts")
-    for name in ("pyproject.toml", "requirements-demo.txt"):
+    for name in ("pyproject.toml", "requirements-demo.txt", "requirements-examples.txt"):
         shutil.copy(ROOT / name, root / name)
+    example = root / "examples" / "one"
+    example.mkdir(parents=True)
+    (example / "pyproject.toml").write_text("[project]\nname = 'one'\n")
     programs = tmp_path / "venv" / "bin"
-    programs.mkdir(parents=True)
+    (programs.parent / "examples").mkdir(parents=True)
+    programs.mkdir()
     for name in ("python", "engine", "ruff", "mypy", "lint-imports", "pytest"):
         program = programs / name
         program.write_text(f'#!/bin/sh\necho "{name} $*" >>"$LOG"\n')
@@ -74,6 +78,19 @@ def test_test_installs_the_tools_too_and_runs_every_check(checkout: Checkout) ->
         "lint-imports ",
         "pytest -k some test",
     ]
+
+
+def test_without_options_the_examples_are_installed_apart_and_tested(checkout: Checkout) -> None:
+    calls = checkout.run("test")
+    apart = f"--quiet --no-deps --upgrade --target {checkout.venv}/examples"
+    assert installs(calls)[-2:] == [
+        f"{apart} -r requirements-examples.txt",
+        f"{apart} --no-build-isolation ./examples/one/",
+    ]
+    assert calls[-1] == "pytest examples"
+    (checkout.root / "examples" / "one" / "new.py").write_text("x = 1\n")
+    assert len(installs(checkout.run("test"))) == 2
+    assert installs(checkout.run("examples", "-q")) == []
 
 
 def test_a_second_run_installs_nothing_and_works_from_any_folder(

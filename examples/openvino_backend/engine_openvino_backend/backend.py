@@ -18,7 +18,7 @@ from engine.facts import Facts
 from engine.plugin import Numerics, Refusal, StartupCost
 from engine.strategies import Backend
 from engine_openvino_backend.artifact import IR, pack, unpack
-from engine_openvino_backend.segments import cut, is_foreign, without_sizes
+from engine_openvino_backend.segments import cut, is_foreign, segments_of, without_sizes
 
 _FLOATS = {"float32": ov.Type.f32}
 VERSION = ov.get_version()
@@ -110,7 +110,7 @@ class OpenVinoBackend(Backend):
         self, graph: fx.GraphModule, make: Callable[[fx.GraphModule], ov.Model]
     ) -> Callable[..., Any]:
         segments = cut(without_sizes(graph))
-        for name, segment in list(segments.named_children()):
+        for name, segment in segments_of(segments):
             if not any(is_foreign(node) for node in segment.graph.nodes) and _computes(segment):
                 setattr(segments, name, _Segment(self._compiled(make(segment)), segment))
         forward: Callable[..., Any] = segments.forward

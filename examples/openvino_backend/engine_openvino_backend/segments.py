@@ -69,8 +69,13 @@ def cut(graph: fx.GraphModule) -> fx.GraphModule:
         last = foreign
         numbers[node] = number
     # Without values, or it would hand symbolic sizes from segment to segment.
-    whole = split_module(graph, graph, numbers.__getitem__, keep_original_order=True)  # type: ignore[arg-type]  # the root may be a graph module
-    for segment in whole.children():
-        for node in segment.graph.find_nodes(op="placeholder"):  # type: ignore[union-attr, operator]  # its children are graph modules
+    whole = split_module(graph, graph, numbers.__getitem__, keep_original_order=True)
+    for _, segment in segments_of(whole):
+        for node in segment.graph.find_nodes(op="placeholder"):
             node.meta["example_value"] = values[node.name]
     return whole
+
+
+def segments_of(whole: fx.GraphModule) -> list[tuple[str, fx.GraphModule]]:
+    """Return the segments of `cut` with their names, in order."""
+    return [(n, one) for n, one in whole.named_children() if isinstance(one, fx.GraphModule)]
