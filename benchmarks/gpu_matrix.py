@@ -26,6 +26,8 @@ import torch
 from engine import LLM, CompilationConfig, EngineError, Registry, SamplingParams
 
 SHAPES = Path(__file__).parent / "shapes"
+_ALLOWED = 2 << 20
+"""Bytes by which memory may grow: the smallest piece that the allocator asks the driver for."""
 
 
 def copy_bandwidth() -> float:
@@ -54,6 +56,65 @@ def generate(llm: LLM, prompts: list[list[int]], new: int) -> tuple[float, list[
     return time.perf_counter() - start, [r.outputs[0].token_ids for r in results]
 
 
+def count_steps(llm: LLM) -> dict[tuple[str, int], int]:
+    """Return how many steps ran so far, by kind and padded tokens."""
+    counts: dict[tuple[str, int], int] = {}
+    for label, number in llm.core.stats().steps.items():
+        _, kind, padded, _ = label.split("|", 3)
+        counts[kind, int(padded)] = counts.get((kind, int(padded)), 0) + number
+    return counts
+
+
+def expected_steps(
+    graphs: str, sizes: tuple[int, ...], max_num_seqs: int, prompts: list[int], decodes: list[int]
+) -> dict[tuple[str, int], int]:
+    """Return the steps that must have run, for steps of these live tokens, by kind and padding."""
+    counts: dict[tuple[str, int], int] = {}
+    for live, decode in [*((n, False) for n in prompts), *((n, True) for n in decodes)]:
+        kind = {"none": "eager", "piecewise": "piecewise"}.get(graphs, "full")
+        if not decode and graphs in ("full_decode_only", "full_and_piecewise"):
+            kind = "eager" if graphs == "full_decode_only" else "piecewise"
+        allowed = [size for size in sizes if size >= live]
+        if decode and kind == "full" and graphs != "full":
+            allowed = [size for size in allowed if size <= max_num_seqs]
+        padded = min(allowed, default=live)
+        key = ("eager", live) if kind == "eager" or not allowed else (kind, padded)
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def check_steps(llm: LLM, args: argparse.Namespace, graphs: str) -> str:
+    """Say how the steps differ from what must be; empty if they don't."""
+    config = llm.resolution.config
+    prompts, decodes = [], []
+    for batch in args.batch:
+        prompts += [batch * args.prompt] * (1 + 2 * args.rounds)
+        decodes += [batch] * ((1 + args.rounds) * (args.new - 1))
+    sizes = config.compilation_config.cudagraph_capture_sizes or ()
+    wanted = expected_steps(graphs, sizes, config.max_num_seqs, prompts, decodes)
+    found = count_steps(llm)
+    return "" if found == wanted else f"steps {found}, expected {wanted}"
+
+
+def leaked(llm: LLM, args: argparse.Namespace) -> int:
+    """Return the bytes by which the device's memory grows over many decode steps."""
+    prompt = [[1, 2, 3]]
+    generate(llm, prompt, 8)
+    before = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
+    generate(llm, prompt, args.leak)
+    after = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
+    return max(before[0] - after[0], after[1] - before[1])
+
+
+def prompt_logprobs(llm: LLM, length: int) -> list[float]:
+    """Return the log-probabilities of the tokens of three fixed prompts."""
+    generator = torch.Generator().manual_seed(1)
+    prompts = torch.randint(1000, (3, length), generator=generator).tolist()
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, ignore_eos=True)
+    results = llm.generate(prompts, params, progress=False)
+    return [p[0].logprob for r in results for p in r.prompt_logprobs or () if p]
+
+
 def run_cell(args: argparse.Namespace, names: tuple[str, str, str]) -> dict[str, Any]:
     """Start one engine, check and time it, and take it down."""
     mode, graphs, backend = names
@@ -65,7 +126,7 @@ def run_cell(args: argparse.Namespace, names: tuple[str, str, str]) -> dict[str,
         skip_tokenizer=True,
         dtype=args.dtype,
         attention=args.attention,
-        max_model_len=args.prompt + args.new,
+        max_model_len=max(args.prompt + args.new, args.leak + 8),
         max_num_seqs=max(args.batch),
         enable_prefix_caching=False,
         hf_overrides={"num_hidden_layers": args.layers} if args.layers else {},
@@ -84,10 +145,13 @@ def run_cell(args: argparse.Namespace, names: tuple[str, str, str]) -> dict[str,
             cell[f"ms_{batch}"], cell[f"tokens_{batch}"] = time_batch(
                 llm, args, torch.randint(vocab, (batch, args.prompt), generator=generator).tolist()
             )
-        stats = llm.core.stats()
-        cell["steps"] = stats.steps
-        cell["startup"] = stats.startup_seconds
-        cell["late_compiles"] = stats.late_compiles
+        cell["wrong_steps"] = check_steps(llm, args, graphs)
+        cell["steps"] = {f"{kind} {n}": count for (kind, n), count in count_steps(llm).items()}
+        cell["startup"] = llm.core.ledger.phases
+        cell["graph_bytes"] = llm.core.memory.graphs if llm.core.memory else 0
+        cell["logprobs"] = prompt_logprobs(llm, args.prompt)
+        cell["leaked_bytes"] = leaked(llm, args) if args.leak else 0
+        cell["late_compiles"] = llm.core.stats().late_compiles
         cell["weight_bytes"] = llm.core.num_parameters * getattr(torch, args.dtype).itemsize
     finally:
         llm.close()
@@ -122,8 +186,29 @@ def agreement(cell: dict[str, Any], reference: dict[str, Any], batches: list[int
     return float(sum(a == b for a, b in pairs)) / len(pairs)
 
 
+def print_cell(
+    args: argparse.Namespace, cell: dict[str, Any], reference: dict[str, Any], bandwidth: float
+) -> None:
+    """Compare a cell with the reference, and print its line."""
+    cell["equal"] = agreement(cell, reference, args.batch)
+    pairs = zip(cell["logprobs"], reference["logprobs"], strict=True)
+    cell["logprob_difference"] = max(abs(a - b) for a, b in pairs)
+    floor = 1e3 * cell["weight_bytes"] / bandwidth
+    times = "  ".join(
+        f"b{b} {cell[f'ms_{b}']:7.3f} ms ({cell[f'ms_{b}'] / floor:4.1f}x)" for b in args.batch
+    )
+    print(
+        f"{cell['mode']:20s} {cell['graphs']:18s} {cell['backend']:10s}"
+        f" ready {cell['ready_s']:6.1f} s  {times}"
+        f"  equal {cell['equal']:.4f}  logprob {cell['logprob_difference']:.1e}"
+        f"  graphs {cell['graph_bytes'] / 2**20:.0f} MiB  late {cell['late_compiles']}"
+        f"  leaked {cell['leaked_bytes']}  {cell['wrong_steps'] or 'steps ok'}",
+        flush=True,
+    )
+
+
 def main() -> int:
-    """Run the matrix, print a table, write JSON; exit 1 when a float32 cell differs."""
+    """Run the matrix, print a table, write JSON; exit 1 when a cell isn't what it must be."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", default="llama-3.2-1b")
     parser.add_argument("--dtype", default="bfloat16")
@@ -137,6 +222,7 @@ def main() -> int:
     parser.add_argument("--modes", nargs="+")
     parser.add_argument("--graphs", nargs="+")
     parser.add_argument("--backends", nargs="+")
+    parser.add_argument("--leak", type=int, default=0, help="steps over which memory is watched")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     registry = Registry()
@@ -148,25 +234,17 @@ def main() -> int:
     for mode in modes:
         for backend in backends if mode != "none" else backends[:1]:
             for graph in graphs:
+                names = (mode, graph, backend)
                 try:
-                    cell = run_cell(args, (mode, graph, backend))
+                    cell = run_cell(args, names)
                 except EngineError as error:
                     print(f"{mode:20s} {graph:18s} {backend:10s} refused: {error}", flush=True)
                     continue
                 cells.append(cell)
-                cell["equal"] = agreement(cell, cells[0], args.batch)
-                floor = 1e3 * cell["weight_bytes"] / bandwidth
-                times = "  ".join(
-                    f"b{b} {cell[f'ms_{b}']:7.3f} ms ({cell[f'ms_{b}'] / floor:4.1f}x)"
-                    for b in args.batch
-                )
-                print(
-                    f"{mode:20s} {graph:18s} {backend:10s} ready {cell['ready_s']:6.1f} s  {times}"
-                    f"  equal {cell['equal']:.4f}  late {cell['late_compiles']}",
-                    flush=True,
-                )
+                print_cell(args, cell, cells[0], bandwidth)
     if args.json:
         for cell in cells:
+            del cell["logprobs"]
             for batch in args.batch:
                 del cell[f"tokens_{batch}"]
         report = {
@@ -178,7 +256,14 @@ def main() -> int:
         }
         args.json.write_text(json.dumps(report, indent=1) + "\n")
     exact = args.dtype == "float32"
-    return int(exact and any(cell["equal"] < 1 for cell in cells))
+    faults = [
+        (exact and cell["equal"] < 1)
+        or cell["late_compiles"]
+        or cell["wrong_steps"]
+        or cell["leaked_bytes"] > _ALLOWED
+        for cell in cells
+    ]
+    return int(any(faults))
 
 
 if __name__ == "__main__":

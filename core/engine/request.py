@@ -78,6 +78,30 @@ class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     queue_seconds: float = 0.0
 
 
+class CaptureTotals(msgspec.Struct, frozen=True):
+    """Recordings of one kind.
+
+    Attributes:
+        recorded, dropped: shapes that were recorded, and given up.
+        seconds: that recording took.
+        num_bytes: by which the shared pool grew.
+    """
+
+    recorded: int = 0
+    dropped: int = 0
+    seconds: float = 0.0
+    num_bytes: int = 0
+
+    def plus(self, seconds: float, num_bytes: int, *, dropped: bool) -> CaptureTotals:
+        """Return the totals with one recording more."""
+        return CaptureTotals(
+            self.recorded + (not dropped),
+            self.dropped + dropped,
+            self.seconds + seconds,
+            self.num_bytes + num_bytes,
+        )
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of the loop, for metrics.
 
@@ -94,6 +118,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_queries: int = 0
     prefix_hits: int = 0
     padded_tokens: int = 0
+    captures: dict[str, CaptureTotals] = {}
     late_compiles: int = 0
     steps: dict[str, int] = {}
     finished: dict[str, int] = {}

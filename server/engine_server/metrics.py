@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from engine.ledger import StartupLedger
-from engine.request import EngineStats
+from engine.request import CaptureTotals, EngineStats
 
 _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10, 20, 40, 80, 160)
 _TOKEN_SECONDS = (0.001, 0.002, 0.004, 0.006, 0.01, 0.015, 0.025, 0.04, 0.07, 0.1, 0.2, 0.5, 1, 5)
@@ -178,7 +178,27 @@ class Metrics(Collector):
             ("graph_mode", "kind", "padded_tokens", "reason"),
             {tuple(key.split("|", 3)): count for key, count in stats.steps.items()},
         )
+        yield from self._captures(stats.captures)
         yield from self._start(stats.startup)
+
+    def _captures(self, captures: Mapping[str, CaptureTotals]) -> Iterator[Metric]:
+        outcomes: dict[Any, float] = {}
+        for kind, each in captures.items():
+            outcomes |= {(kind, "recorded"): each.recorded, (kind, "dropped"): each.dropped}
+        yield self._counter(
+            "graph_captures",
+            "Shapes that were recorded as graphs, and given up.",
+            ("kind", "outcome"),
+            outcomes,
+        )
+        seconds = {(kind,): each.seconds for kind, each in captures.items()}
+        yield self._counter(
+            "graph_capture_seconds", "Seconds spent on recording graphs.", ("kind",), seconds
+        )
+        taken = {(kind,): each.num_bytes for kind, each in captures.items()}
+        yield self._counter(
+            "graph_capture_bytes", "Bytes by which their memory pool grew.", ("kind",), taken
+        )
 
     def _start(self, ledger: StartupLedger) -> Iterator[Metric]:
         units = {"compiled": ledger.cache_misses, "loaded": ledger.cache_hits}

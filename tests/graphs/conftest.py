@@ -11,6 +11,7 @@ import pytest
 
 from engine import LLM, CompilationConfig, SamplingParams
 from engine.events import Event, GraphCaptured
+from engine.request import EngineStats
 from engine.testing.distributions import PluginMaker
 from engine.testing.tiny import write_tiny_model
 
@@ -33,6 +34,7 @@ class Ran:
     tokens: list[list[int]]
     steps: dict[str, int]
     late_compiles: int
+    stats: EngineStats
     events: list[Event] = field(default_factory=list)
 
     def of(self, kind: type[Event]) -> list[Any]:
@@ -95,6 +97,6 @@ def run(tiny_model: Path, recordable: str, artifacts: Path) -> Run:
             results = llm.generate(prompts, params, progress=False)
             stats = llm.core.stats()
         tokens = [result.outputs[0].token_ids for result in results]
-        return Ran(tokens, dict(stats.steps), stats.late_compiles, events)
+        return Ran(tokens, dict(stats.steps), stats.late_compiles, stats, events)
 
     return generate

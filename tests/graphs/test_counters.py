@@ -59,6 +59,27 @@ def test_steps_and_captures_are_counted_exactly(run: Any, graphs: str) -> None:
         assert sum(event.num_bytes for event in ran.of(GraphCaptured)) > 0
 
 
+def test_recordings_are_totalled_by_kind(run: Any) -> None:
+    ran = run(PROMPTS, NEW, **settings("full_and_piecewise"))
+    events = ran.of(GraphCaptured)
+    totals = ran.stats.captures
+    assert {kind: each.recorded for kind, each in totals.items()} == {"piecewise": 3, "full": 2}
+    assert all(each.dropped == 0 for each in totals.values())
+    for kind, each in totals.items():
+        mine = [event for event in events if event.kind == kind]
+        assert each.num_bytes == sum(event.num_bytes for event in mine)
+        assert each.seconds == sum(event.seconds for event in mine)
+
+
+def test_the_log_tells_at_the_end_what_ran(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        run(PROMPTS, NEW, **settings("full_and_piecewise"))
+    # 15 of 16 rows, then 3 of 4, seven times.
+    assert "8 steps; 18.2 % of 44 computed rows were padding" in caplog.text
+    assert "7  full_and_piecewise: full, 4 tokens" in caplog.text
+    assert "3  piecewise graphs recorded, 0 given up" in caplog.text
+
+
 def test_a_lazy_step_that_records_is_not_counted_as_replayed(run: Any) -> None:
     ran = run(PROMPTS, NEW, **settings("full"), capture="lazy")
     first_met = "first met: recorded while it runs"

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections import Counter
 from collections.abc import Callable
 
 import torch
 
 from engine.errors import CompileError, EngineError
 from engine.events import (
-    CompiledUnit,
     EngineReady,
     Event,
     EventBus,
     Notice,
     SettingsResolved,
-    StepRan,
 )
 from engine.models import CausalLM
 from engine.registry import Registry
 from engine.request import EngineOutput, EngineRequest, EngineStats
 from engine.runtime.assembly import Strategies, assemble, attach_observers
 from engine.runtime.block_pool import BlockPool
+from engine.runtime.counts import Counts
 from engine.runtime.grammar_queue import GrammarQueue, Grammars
 from engine.runtime.kv_memory import bytes_per_block, plan_blocks
 from engine.runtime.launched import Launched
@@ -73,7 +71,7 @@ class EngineCore:
         self._compile_only, self.kv_tokens = compile_only, 0
         self.events, book = EventBus(), LedgerBook()
         self.events.subscribe(book.observe)
-        self._counts = _Counts()
+        self._counts = Counts()
         self.events.subscribe(self._counts.observe)
         if on_event is not None:
             self.events.subscribe(on_event)
@@ -98,6 +96,8 @@ class EngineCore:
         self._refused: list[tuple[str, EngineError]] = []
         self._ahead: tuple[Step, Launched] | None = None
         """The step that was launched before the results of the last one were read."""
+        self.memory: MemoryUse | None = None
+        """Where the device's memory went; None on the CPU."""
         self.events.emit(SettingsResolved(self.resolution))
         fallback = FallingBack(settings, checkpoint, registry, self.events)
         self._runner = self._start(checkpoint, registry, fallback)
@@ -178,6 +178,7 @@ class EngineCore:
 
     def _report(self, memory: MemoryUse) -> None:
         """Tell where the memory went."""
+        self.memory = memory
         self.resolution = self.resolution.with_records(memory.records())
         logger.info("memory\n%s", memory.table())
         if memory.free < 0:
@@ -309,6 +310,7 @@ class EngineCore:
             prefix_queries=scheduler.prefix_queries,
             prefix_hits=scheduler.prefix_hits,
             padded_tokens=counts.padded_tokens,
+            captures=dict(counts.captures),
             late_compiles=counts.late_compiles,
             steps=dict(counts.steps),
             finished=dict(scheduler.finished),
@@ -317,34 +319,11 @@ class EngineCore:
 
     def close(self) -> None:
         """Free what the strategies hold; the engine can't be used afterwards."""
+        for line in self._counts.lines():
+            logger.info(line)
         self._grammars.close()
         self._runner.close()
         del self._runner  # and the weights with it
         if self.resolution.config.device == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
-
-
-class _Counts:
-    """Counts events; what happens before serving starts (warm-up) is left out."""
-
-    def __init__(self) -> None:
-        self._serving = False
-        self.steps: Counter[str] = Counter()
-        self.padded_tokens = 0
-        self.late_compiles = 0
-
-    def start_serving(self) -> None:
-        """Count steps from here on."""
-        self._serving = True
-
-    def observe(self, event: Event) -> None:
-        """Receive an event."""
-        match event:
-            case StepRan(graph_mode, kind, tokens, padded, reason) if self._serving:
-                self.steps[f"{graph_mode}|{kind}|{padded}|{reason}"] += 1
-                self.padded_tokens += padded - tokens
-            case CompiledUnit(late=True):
-                self.late_compiles += 1
-            case _:
-                pass
