@@ -32,7 +32,7 @@ def describe(
     """
     content: dict[str, Any] = {"application/json": {"schema": _reference(answer)}}
     if stream:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": {"description": "One event after the other."}}
     described: dict[str, Any] = {
         "response_model": None,
         "responses": {

@@ -231,3 +231,55 @@ def test_a_matcher_sees_each_token_once_and_its_failure_is_its_own() -> None:
     logits = masks.apply(torch.zeros(1, 100), [sequence])
     assert masks.errors == {"a": "no further"}
     assert not any(math.isinf(x) for x in logits.flatten().tolist())
+
+
+STRANGER = """
+import numpy as np
+from engine.errors import RequestError
+from engine.grammars import Grammar, GrammarPlugin as Base, Matcher
+
+class Made(Base):
+    def load(self, tokenizer, *, vocab_size, end_token_ids):
+        self.tokenizer, self.end = tokenizer, end_token_ids[0]
+    def compile(self, asked):
+        if asked.kind != "choice":
+            raise RequestError("only choices", param="structured_outputs." + asked.kind)
+        return Only(list(self.tokenizer(asked.choice[0]).input_ids) + [self.end])
+    def fill(self, matchers, mask):
+        mask[:] = 0
+        for row, matcher in enumerate(matchers):
+            token = matcher.left[0]
+            mask[row].view(np.uint32)[token // 32] = 1 << (token % 32)
+
+class Only(Grammar):
+    def __init__(self, tokens):
+        self.tokens = tokens
+    def matcher(self):
+        return Left(self.tokens)
+
+class Left(Matcher):
+    def __init__(self, tokens):
+        self.left = tokens
+    def accept(self, token_ids):
+        self.left = self.left[len(token_ids):]
+"""
+
+
+def test_a_strangers_library_is_used_when_it_is_named(tmp_path: Any, make_plugin: Any) -> None:
+    make_plugin("first_only", kind="grammars", body=STRANGER)
+    model = write_tiny_model(tmp_path / "model")
+    settings: dict[str, Any] = {"optimization_level": 0, "device": "cpu", "threads": 1}
+    with LLM(str(model), num_kv_blocks=50, grammar="first_only", **settings) as made:
+        assert text(made, asked=StructuredOutputs(choice=["über", "other"])) == "über"
+        with pytest.raises(RequestError, match="only choices"):
+            text(made, asked=StructuredOutputs(regex="a"))
+
+
+def test_a_library_that_isnt_installed_is_said(tmp_path: Any) -> None:
+    model = write_tiny_model(tmp_path / "model")
+    settings: dict[str, Any] = {"optimization_level": 0, "device": "cpu", "threads": 1}
+    with (
+        LLM(str(model), num_kv_blocks=50, grammar="nothing", **settings) as made,
+        pytest.raises(RequestError, match=r"unknown grammar library 'nothing'.*llguidance"),
+    ):
+        text(made, asked=StructuredOutputs(regex="a"))

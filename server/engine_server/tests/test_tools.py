@@ -292,3 +292,38 @@ def test_a_client_that_is_trusted_may_bring_a_template(start_server: Any, tokeni
     body["chat_template"] = "{% broken"
     error = server.client.post("/v1/chat/completions", json=body).json()["error"]
     assert error["param"] == "chat_template"
+
+
+STRANGER = """
+from engine.tool_parsers import CallDelta, TextDelta, ToolParser, ToolParserPlugin as Base
+
+class Made(Base):
+    @classmethod
+    def handles(cls, chat_template):
+        return "CALL!" in chat_template
+    def parser(self):
+        return Parser()
+
+class Parser(ToolParser):
+    text = ""
+    def push(self, text):
+        self.text += text
+        return []
+    def finish(self):
+        mark, _, name = self.text.partition("CALL!")
+        said = [TextDelta(mark)] if mark else []
+        return said + ([CallDelta(0, name, "{}")] if name else [])
+"""
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_strangers_parser_is_found_by_template_or_by_name(
+    start_server: Any, make_plugin: Any, named: bool
+) -> None:
+    make_plugin("shouting", kind="tool_parsers", body=STRANGER)
+    template = TEMPLATE if named else "CALL!{{ tools }}{{ messages[0].content }}"
+    config = {"tool_call_parser": "shouting"} if named else {}
+    server = start_server(text="Now CALL!clock", template=template, config=config)
+    (choice,) = ask(server)["choices"]
+    assert choice["message"]["content"] == "Now "
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "clock"
