@@ -207,6 +207,22 @@ def print_cell(
     )
 
 
+def save(args: argparse.Namespace, cells: list[dict[str, Any]], bandwidth: float) -> None:
+    """Write what was measured so far, without the tokens."""
+    kept = [
+        {key: value for key, value in cell.items() if not key.startswith(("tokens_", "logprobs"))}
+        for cell in cells
+    ]
+    report = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "copy_gb_s": bandwidth / 1e9,
+        "arguments": {key: value for key, value in vars(args).items() if key != "json"},
+        "cells": kept,
+    }
+    args.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main() -> int:
     """Run the matrix, print a table, write JSON; exit 1 when a cell isn't what it must be."""
     parser = argparse.ArgumentParser()
@@ -242,19 +258,8 @@ def main() -> int:
                     continue
                 cells.append(cell)
                 print_cell(args, cell, cells[0], bandwidth)
-    if args.json:
-        for cell in cells:
-            del cell["logprobs"]
-            for batch in args.batch:
-                del cell[f"tokens_{batch}"]
-        report = {
-            "gpu": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "copy_gb_s": bandwidth / 1e9,
-            "arguments": {k: v for k, v in vars(args).items() if k != "json"},
-            "cells": cells,
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+                if args.json:
+                    save(args, cells, bandwidth)
     exact = args.dtype == "float32"
     faults = [
         (exact and cell["equal"] < 1)

@@ -38,12 +38,13 @@ class PassCatalog(Protocol):
         ...
 
 
-def load_passes(catalog: PassCatalog, switches: Sequence[str]) -> tuple[Pass, ...]:
+def load_passes(catalog: PassCatalog, switches: Sequence[str], device: str) -> tuple[Pass, ...]:
     """Return an instance of each pass that is on, in the order in which they run.
 
     Args:
         catalog: the installed passes.
         switches: `+name` and `-name`, as the user gave them.
+        device: the type of the device, on which a pass may be on by default.
 
     Raises:
         ConfigError: a switch names no pass, or isn't one.
@@ -59,28 +60,35 @@ def load_passes(catalog: PassCatalog, switches: Sequence[str]) -> tuple[Pass, ..
                 raise
             # Nobody asked for it, so it must not keep a model from being served.
             logger.warning("left out: %s", error)
-    return tuple(one() for one in order_passes(installed, switches))
+    return tuple(one() for one in order_passes(installed, switches, device))
 
 
 def _name(switch: str) -> str:
     return switch[1:].lower().replace("-", "_")
 
 
-def order_passes(installed: Iterable[type[Pass]], switches: Sequence[str]) -> list[type[Pass]]:
+def order_passes(
+    installed: Iterable[type[Pass]], switches: Sequence[str], device: str = ""
+) -> list[type[Pass]]:
     """Return the passes that are on: by stage, then as they ask for, then by name.
+
+    Args:
+        installed: the passes to choose from.
+        switches: `+name` and `-name`.
+        device: the type of the device; without one, what is on for some devices only is off.
 
     Raises:
         ConfigError: a switch names no pass, or isn't one.
         BrokenPluginError: a pass names an unknown stage or pass, or they form a circle.
     """
     by_name = {one.NAME: one for one in installed}
-    on = _switched(by_name, switches)
+    on = _switched(by_name, switches, device)
     order = _sorted(by_name)
     return sorted((by_name[name] for name in on), key=lambda one: order.index(one.NAME))
 
 
-def _switched(by_name: dict[str, type[Pass]], switches: Sequence[str]) -> set[str]:
-    on = {name for name, one in by_name.items() if one.ON_BY_DEFAULT}
+def _switched(by_name: dict[str, type[Pass]], switches: Sequence[str], device: str) -> set[str]:
+    on = {name for name, one in by_name.items() if _is_on(one.ON_BY_DEFAULT, device)}
     seen: dict[str, str] = {}
     for switch in switches:
         sign, name = switch[:1], _name(switch)
@@ -100,6 +108,10 @@ def _switched(by_name: dict[str, type[Pass]], switches: Sequence[str]) -> set[st
             raise ConfigError(f"compilation_config.passes: both +{name} and -{name} are given")
         on = on | {name} if sign == "+" else on - {name}
     return on
+
+
+def _is_on(default: bool | frozenset[str], device: str) -> bool:
+    return default if isinstance(default, bool) else device in default
 
 
 def _sorted(by_name: dict[str, type[Pass]]) -> list[str]:

@@ -323,7 +323,8 @@ class Pass(Plugin):
     """Names of passes that must run later."""
     AFTER: ClassVar[tuple[str, ...]] = ()
     """Names of passes that must have run."""
-    ON_BY_DEFAULT: ClassVar[bool] = False
+    ON_BY_DEFAULT: ClassVar[bool | frozenset[str]] = False
+    """Whether it runs when no switch names it; or the types of device on which it does."""
 
     @abstractmethod
     def run(self, graph: fx.GraphModule) -> int:

@@ -137,6 +137,14 @@ def test_an_ill_formed_graph_is_blamed_on_the_pass_that_left_it() -> None:
         apply_passes(doubling(), [made("ruin", ruin)()], "graph")
 
 
+def test_a_pass_may_be_on_by_default_on_some_devices_only() -> None:
+    passes = [made("a", ON_BY_DEFAULT=frozenset({"cuda", "npu"})), made("b")]
+    for device, expected in (("cuda", ["a", "b"]), ("cpu", ["b"]), ("npu", ["a", "b"])):
+        assert [one.NAME for one in order_passes(passes, (), device)] == expected
+    assert [one.NAME for one in order_passes(passes, ["-a", "-b"], "cuda")] == []
+    assert [one.NAME for one in order_passes(passes, ["+a"], "cpu")] == ["a", "b"]
+
+
 def test_a_broken_pass_that_nobody_named_is_left_out_with_a_line(
     make_plugin: PluginMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,14 +152,16 @@ def test_a_broken_pass_that_nobody_named_is_left_out_with_a_line(
     registry = Registry()
     others = set(registry.names("passes")) - {"broken"}
     switches = [f"+{name}" for name in others]
-    assert {one.NAME for one in load_passes(registry, switches)} == others
+    assert {one.NAME for one in load_passes(registry, switches, "cpu")} == others
     assert "no such thing" in caplog.text
     for switch in ("+broken", "-BROKEN"):
         with pytest.raises(BrokenPluginError, match="no such thing"):
-            load_passes(registry, [switch])
+            load_passes(registry, [switch], "cpu")
 
 
 def test_the_installed_passes_can_be_ordered() -> None:
     registry = Registry()
     everything = [f"+{name}" for name in registry.names("passes")]
-    assert {one.NAME for one in load_passes(registry, everything)} == set(registry.names("passes"))
+    assert {one.NAME for one in load_passes(registry, everything, "cpu")} == set(
+        registry.names("passes")
+    )

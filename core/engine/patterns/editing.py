@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -129,7 +130,7 @@ class GraphEditor:
         """Work out again the fake values of what comes of a node; strides may have changed.
 
         Raises:
-            RuntimeError: an operator can't take what it is given now.
+            RuntimeError, ValueError: an operator can't take what it is given now.
         """
         stale = {start}
         for node in self.graph.nodes:
@@ -150,9 +151,17 @@ def _infer(node: fx.Node) -> None:
         fake = next((tensor for tensor in tensors if isinstance(tensor, FakeTensor)), None)
         if fake is None:
             node.meta["example_value"] = call(*args, **kwargs)
-        else:
-            with fake.fake_mode:
+            return
+        with fake.fake_mode:
+            try:
                 node.meta["example_value"] = call(*args, **kwargs)
+            except RuntimeError as error:
+                if "symbolic sizes" not in str(error):
+                    raise
+                # torch 2.11 asks for plain numbers where it takes a product apart itself; in
+                # Python it doesn't.
+                with enable_python_dispatcher():
+                    node.meta["example_value"] = call(*args, **kwargs)
 
 
 def _memory(node: Any) -> int | None:

@@ -56,7 +56,9 @@ def assemble(config: EngineConfig, registry: Registry) -> Strategies:
     compiler: CompileStrategy = make("compile_modes", chosen.mode, chosen.mode_options)
     return Strategies(
         compiler=compiler,
-        passes=load_passes(registry, chosen.passes) if "passes" in compiler.SETTINGS else (),
+        passes=load_passes(registry, chosen.passes, config.device)
+        if "passes" in compiler.SETTINGS
+        else (),
         graphs=make("cudagraph_modes", chosen.cudagraph_mode, chosen.cudagraph_options),
         backend=make("backends", chosen.backend, chosen.backend_options),
         attention=make("attention", config.attention, {}),

@@ -25,6 +25,7 @@ class AddRmsNorm(Pass):
     SUMMARY = "add the residual and normalise the sum, in one operator"
     NUMERICS = Numerics.TOLERANCE
     STAGE = "graph"
+    ON_BY_DEFAULT = frozenset({"cuda"})
 
     def run(self, graph: fx.GraphModule) -> int:
         """Replace each addition that is normalised."""

@@ -84,7 +84,7 @@ def _join(editor: GraphEditor, group: list[fx.Node]) -> None:
     editor.replace(group, dict(zip(group, parts, strict=True)))
     try:
         editor.refresh(pieces)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         # A view that only packed rows allow: give each layer's users what they had.
         for part in parts:
             _pack(editor, part)

@@ -20,6 +20,7 @@ class QkNormRope(Pass):
     SUMMARY = "normalise (where the model does) and rotate queries and keys, in one operator"
     NUMERICS = Numerics.TOLERANCE
     STAGE = "graph"
+    ON_BY_DEFAULT = frozenset({"cuda"})
 
     def run(self, graph: fx.GraphModule) -> int:
         """Replace each rotation."""

@@ -48,6 +48,7 @@ class RopeKvWrite(Pass):
     SUMMARY = "rotate queries and keys inside attention, where keys are written to the cache"
     NUMERICS = Numerics.TOLERANCE
     STAGE = "graph"
+    ON_BY_DEFAULT = frozenset({"cuda"})
     BEFORE = ("qk_norm_rope",)
 
     def run(self, graph: fx.GraphModule) -> int:

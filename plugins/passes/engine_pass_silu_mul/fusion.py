@@ -21,6 +21,7 @@ class SiluMul(Pass):
     SUMMARY = "SiLU of the gate times the other half of a projection, in one operator"
     NUMERICS = Numerics.TOLERANCE
     STAGE = "graph"
+    ON_BY_DEFAULT = frozenset({"cuda"})
     AFTER = ("horizontal_fusion",)
 
     def run(self, graph: fx.GraphModule) -> int:

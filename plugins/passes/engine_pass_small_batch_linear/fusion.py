@@ -31,7 +31,7 @@ class SmallBatchLinear(Pass):
     NUMERICS = Numerics.TOLERANCE
     STAGE = "graph"
     AFTER = ("horizontal_fusion", "add_rms_norm", "silu_mul", "qk_norm_rope", "rope_kv_write")
-    ON_BY_DEFAULT = True
+    ON_BY_DEFAULT = frozenset({"cuda"})
 
     def run(self, graph: fx.GraphModule) -> int:
         """Replace each projection, together with its gate or its residual."""
