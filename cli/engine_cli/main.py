@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from engine.errors import BrokenPluginError, EngineError
+from engine.plugin_files import VARIABLE as PLUGIN_FILES
 from engine_cli.lazy_group import Entry, LazyGroup
 from engine_cli.state import State, command_settings, debug_option
 
@@ -66,7 +67,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     # Models are local; transformers must not look a name up on a hub.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    state = State()
+    state, files = State(), os.environ.get(PLUGIN_FILES)
     try:
         code = cli.main(args, prog_name="engine", obj=state, standalone_mode=False)
         sys.stdout.flush()
@@ -79,6 +80,11 @@ def main(args: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return _reader_left()
+    finally:
+        # `--plugin` is for one run.
+        os.environ.pop(PLUGIN_FILES, None)
+        if files is not None:
+            os.environ[PLUGIN_FILES] = files
     return code if isinstance(code, int) else 0
 
 

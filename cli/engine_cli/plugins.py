@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from collections import Counter
@@ -11,38 +10,15 @@ from typing import Any
 
 import click
 
-from engine.errors import ConfigError, UnknownPluginError
-from engine.names import normalize
-from engine.registry import Claim, PluginStatus, Registry
+from engine.registry import PluginStatus
+from engine_cli.plugin_check import check
 from engine_cli.plugin_description import describe, summary_of
-from engine_cli.state import command_settings, debug_option, state_of
+from engine_cli.plugin_new import new
+from engine_cli.plugin_selection import json_option, kind_option, matching
+from engine_cli.state import command_settings, debug_option, plugin_option, state_of
 from engine_cli.tables import write_table
 
 _COLUMNS = ("kind", "name", "distribution", "version", "state", "summary")
-
-
-def _checked_kind(context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """Accept any spelling of a kind (`compile-mode`), and suggest one for a misspelling."""
-    if value is None:
-        return None
-    kinds = state_of(context).registry.kinds()
-    name = normalize(value)
-    for kind in (name, f"{name}s"):
-        if kind in kinds:
-            return kind
-    near = difflib.get_close_matches(name, kinds, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise click.BadParameter(f"no kind {value!r}.{hint} Kinds: {', '.join(kinds)}.", context)
-
-
-def _kind_option() -> click.Option:
-    return click.Option(
-        ["--kind"], metavar="KIND", callback=_checked_kind, help="Only one kind of plugin."
-    )
-
-
-def _json_option() -> click.Option:
-    return click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
 
 
 @click.pass_context
@@ -83,7 +59,7 @@ def _rows(statuses: Iterable[PluginStatus]) -> list[dict[str, str]]:
 def _show(context: click.Context, /, name: str, kind: str | None, as_json: bool) -> None:
     registry = state_of(context).registry
     found = [
-        describe(claim, registry.load_claim(claim)) for claim in _matching(registry, name, kind)
+        describe(claim, registry.load_claim(claim)) for claim in matching(registry, name, kind)
     ]
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -91,33 +67,6 @@ def _show(context: click.Context, /, name: str, kind: str | None, as_json: bool)
     for number, content in enumerate(found):
         click.echo("\n" * (number > 0), nl=False)
         _print(content)
-
-
-def _matching(registry: Registry, name: str, kind: str | None) -> list[Claim]:
-    """Return the plugins of a name, which may be used in several kinds.
-
-    Raises:
-        ConfigError: nothing has that name; suggests one.
-        DuplicatePluginError: two distributions have it.
-    """
-    prefix, _, plain = name.rpartition("/")
-    kinds = [kind or prefix] if kind or prefix in registry.kinds() else registry.kinds()
-    plain = plain if prefix in registry.kinds() else name
-    bare = normalize(plain).rpartition(":")[2]
-    # Aliases are known only after an import, so they are looked up when no name fits.
-    by_name = [k for k in kinds if bare in registry.names(k)]
-    found = []
-    for one in by_name or kinds:
-        try:
-            found.append(registry.find(one, plain))
-        except UnknownPluginError:
-            continue
-    if not found:
-        names = sorted({claim.name for k in kinds for claim in registry.claims(k)})
-        near = difflib.get_close_matches(bare, names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"no plugin is called {name!r}.{hint} `engine plugins` lists all.")
-    return found
 
 
 def _print(content: dict[str, Any]) -> None:
@@ -154,9 +103,11 @@ plugins = click.Group(
     callback=_list,
     invoke_without_command=True,
     context_settings=command_settings(),
-    params=[_kind_option(), _json_option(), debug_option()],
+    params=[kind_option(), json_option(), plugin_option(), debug_option()],
     help="List the installed plugins, the broken ones with the reason.",
 )
+plugins.add_command(check)
+plugins.add_command(new)
 plugins.add_command(
     click.Command(
         "show",
@@ -164,8 +115,9 @@ plugins.add_command(
         context_settings=command_settings(),
         params=[
             click.Argument(["name"]),
-            _kind_option(),
-            _json_option(),
+            kind_option(),
+            json_option(),
+            plugin_option(),
             debug_option(),
         ],
         help="Show what plugin NAME says about itself: options, numerics, requirements, origin. "

@@ -23,7 +23,7 @@ from engine_cli.options import (
     setting_options,
 )
 from engine_cli.sources import MODEL_ARGUMENT, command_line_statements, gather
-from engine_cli.state import command_settings, debug_option, state_of
+from engine_cli.state import command_settings, debug_option, plugin_option, state_of
 
 _ARGUMENTS = "engine_cli.arguments"
 _DOTTED = "engine_cli.dotted"
@@ -66,6 +66,7 @@ class SettingsCommand(click.Command):
                 *params,
                 *setting_options(self.schema),
                 config_option(),
+                plugin_option(),
                 debug_option(),
             ],
             epilog=EPILOG,

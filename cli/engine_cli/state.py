@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import click
 
+from engine.plugin_files import VARIABLE
 from engine.registry import Registry
 
 
@@ -43,6 +45,31 @@ def state_of(context: click.Context) -> State:
 def _remember_debug(context: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
         state_of(context).debug = True
+
+
+def _remember_files(
+    context: click.Context, _param: click.Parameter, value: tuple[str, ...]
+) -> None:
+    if value:
+        state = state_of(context)
+        # The environment reaches the engine's own process as well.
+        named = [*os.environ.get(VARIABLE, "").split(os.pathsep), *value]
+        os.environ[VARIABLE] = os.pathsep.join(name for name in named if name)
+        state.__dict__.pop("registry", None)
+
+
+def plugin_option() -> click.Option:
+    """Return the `--plugin` option, which adds plugins in single files for one run."""
+    return click.Option(
+        ["--plugin"],
+        multiple=True,
+        is_eager=True,
+        expose_value=False,
+        metavar="FILE.py",
+        callback=_remember_files,
+        help="Use the plugins of a Python file, which needs no packaging; may be repeated. "
+        f"[env: {VARIABLE}]",
+    )
 
 
 def debug_option() -> click.Option:

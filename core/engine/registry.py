@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -28,6 +29,7 @@ from engine.errors import (
 from engine.hookspecs import HOOK_OF_KIND, LABEL_OF_KIND, PROJECT, EngineSpec
 from engine.names import normalize
 from engine.plugin_checks import check_hooks, check_module, check_registered
+from engine.plugin_files import files_in_force, plugins_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +70,18 @@ class Registry:
         distributions: where to look; the running environment when omitted.
         blocked: names (`name`, `kind/name` or `distribution:name`) to leave out; by default the
             comma-separated ENGINE_BLOCK_PLUGINS.
+        files: plugin files to add; by default those that ENGINE_PLUGIN_FILES names.
+
+    Raises:
+        ConfigError: a plugin file doesn't exist or has no plugin in it.
+        BrokenPluginError: a plugin file can't be imported.
     """
 
     def __init__(
         self,
         distributions: Iterable[metadata.Distribution] | None = None,
         blocked: Iterable[str] | None = None,
+        files: Iterable[Path] | None = None,
     ) -> None:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(EngineSpec)
@@ -88,6 +96,8 @@ class Registry:
                 self._misplaced.append(claim)
             elif not self._is_blocked(claim):
                 self._claims.setdefault((claim.kind, claim.name), []).append(claim)
+        for claim in _claims_of_files(files_in_force() if files is None else files):
+            self._claims.setdefault((claim.kind, claim.name), []).append(claim)
 
     def _is_blocked(self, claim: Claim) -> bool:
         return not self._blocked.isdisjoint(
@@ -296,6 +306,14 @@ def _claims(distributions: Iterable[metadata.Distribution]) -> Iterator[Claim]:
             prefix, _, kind = entry_point.group.partition(".")
             if prefix == PROJECT:
                 yield Claim(kind, normalize(entry_point.name), name, version, entry_point)
+
+
+def _claims_of_files(files: Iterable[Path]) -> Iterator[Claim]:
+    """Yield the claims of plugin files; a file is a distribution of its own, called by its path."""
+    for path in files:
+        for kind, name, module in plugins_of(path):
+            entry_point = metadata.EntryPoint(name, module, f"{PROJECT}.{kind}")
+            yield Claim(kind, normalize(name), str(path), "(a file)", entry_point)
 
 
 def _field(dist: metadata.Distribution, name: str) -> str:

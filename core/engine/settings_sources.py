@@ -12,7 +12,9 @@ from engine.settings import Layer, Statement, agree
 from engine.settings_schema import Schema
 
 PREFIX = "ENGINE_"
-NOT_SETTINGS = frozenset({"ENGINE_BLOCK_PLUGINS", "ENGINE_CONFIG", "ENGINE_DEBUG"})
+NOT_SETTINGS = frozenset(
+    {"ENGINE_BLOCK_PLUGINS", "ENGINE_CONFIG", "ENGINE_DEBUG", "ENGINE_PLUGIN_FILES"}
+)
 """Variables that are read elsewhere: by the plugin registry and by the command line."""
 
 
