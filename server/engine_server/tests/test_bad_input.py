@@ -291,7 +291,7 @@ def test_a_body_over_the_limit_is_refused(start_server: Any) -> None:
     [
         ("GET", "/", 404),
         ("GET", "/v1/nothing", 404),
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/images/generations", 404),
         ("GET", "/v1/models/", 404),
         ("GET", "/v1/models/other", 404),
         ("GET", "/%00%ff/..%2f", 404),

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", max_model_len=4096)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def test_a_signal_ends_it_with_exit_code_0_and_no_traceback(model: Path, number:
 def test_it_ends_with_1_when_the_engine_process_is_killed(model: Path) -> None:
     with serving(model) as (process, url, _):
         engine = engine_of(process.pid)
-        body = {"prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": True, "n": 8}
+        body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True, "n": 8}
         received = ""
         with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as response:
             for text in response.iter_text():
