@@ -233,6 +233,17 @@ def test_a_matcher_sees_each_token_once_and_its_failure_is_its_own() -> None:
     assert not any(math.isinf(x) for x in logits.flatten().tolist())
 
 
+def test_what_is_refused_after_its_grammar_was_compiled_ends_the_call(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm._frontend.__class__, "check", lambda *_: None)
+    params = SamplingParams(structured_outputs=StructuredOutputs(regex="a"))
+    with pytest.raises(RequestError, match="don't fit the context"):
+        llm.generate("x" * 400, params, progress=False)
+    assert not llm.core.has_work
+    assert text(llm, asked=StructuredOutputs(choice=["fine"])) == "fine"
+
+
 STRANGER = """
 import numpy as np
 from engine.errors import RequestError

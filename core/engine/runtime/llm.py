@@ -235,6 +235,8 @@ class LLM:
 
     def _step(self, *, delta: bool) -> list[RequestOutput]:
         results, aborts = self._outputs.process(self._core.step(), delta=delta)
+        for _, error in self._core.take_refused():
+            raise error
         for request_id in aborts:
             self._core.abort(request_id)
         return results

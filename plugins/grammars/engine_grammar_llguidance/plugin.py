@@ -54,10 +54,11 @@ class Llguidance(GrammarPlugin):
             grammar = _grammar(asked)
         except ValueError as error:
             raise RequestError(f"{param}: {_one_line(str(error))}", param=param) from None
-        wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
-        if wrong:
-            raise RequestError(f"{param}: {_one_line(messages[0])}", param=param)
-        return _Compiled(LLMatcher(self._tokenizer, grammar, log_level=0))
+        # Unlike llguidance's own validation, this releases the interpreter's lock.
+        first = LLMatcher(self._tokenizer, grammar, log_level=0)
+        if first.is_error():
+            raise RequestError(f"{param}: {_one_line(first.get_error())}", param=param)
+        return _Compiled(first)
 
     def fill(self, matchers: Sequence[Matcher], mask: Mask) -> None:
         """Write the masks; rows are computed in parallel, without the interpreter's lock."""
