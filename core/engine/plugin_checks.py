@@ -43,21 +43,38 @@ def check_module(who: str, module: Any) -> None:
         raise BrokenPluginError(
             f"{who} states no ENGINE_API_VERSION; add `ENGINE_API_VERSION = {API_VERSION}` to it."
         )
-    if not isinstance(wanted, int) or not OLDEST_API_VERSION <= wanted <= API_VERSION:
-        newer = isinstance(wanted, int) and wanted > API_VERSION
+    first, last = _range_of(who, wanted)
+    if last < OLDEST_API_VERSION or first > API_VERSION:
         spoken = sorted({OLDEST_API_VERSION, API_VERSION})
         raise BrokenPluginError(
             f"{who} was written for plugin API {wanted!r}, this engine speaks "
-            f"{' to '.join(map(str, spoken))}; upgrade {'the engine' if newer else 'the plugin'}."
+            f"{' to '.join(map(str, spoken))}; upgrade "
+            f"{'the engine' if first > API_VERSION else 'the plugin'}."
         )
-    if wanted < API_VERSION:
+    if last < API_VERSION:
         logger.warning(
             "%s was written for plugin API %d; the current one is %d, and support for the older "
             "one will end: upgrade the plugin",
             who,
-            wanted,
+            last,
             API_VERSION,
         )
+
+
+def _range_of(who: str, stated: Any) -> tuple[int, int]:
+    """Return the first and last version that a plugin was written for.
+
+    Raises:
+        BrokenPluginError: it states neither a number nor two.
+    """
+    both = stated if isinstance(stated, tuple) else (stated, stated)
+    numbers = [n for n in both if isinstance(n, int) and not isinstance(n, bool)]
+    if len(both) != 2 or len(numbers) != 2 or numbers[0] > numbers[1]:
+        raise BrokenPluginError(
+            f"{who} states ENGINE_API_VERSION = {stated!r}; write the version that it was written "
+            f"for ({API_VERSION}), or the first and the last of several, as (1, 2)."
+        )
+    return numbers[0], numbers[1]
 
 
 def check_hooks(who: str, kind: str, functions: Iterable[tuple[str, Any]]) -> None:

@@ -67,7 +67,10 @@ BROKEN = {
     ),
     "an API version that is no number": (
         {"api_version": "1.0"},
-        "{who} was written for plugin API '1.0', this engine speaks {current}; upgrade the plugin.",
+        (
+            "{who} states ENGINE_API_VERSION = '1.0'; write the version that it was written for "
+            "({current}), or the first and the last of several, as (1, 2)."
+        ),
     ),
     "no hook": (
         {"source": f"ENGINE_API_VERSION = {API_VERSION}\n"},
