@@ -15,8 +15,8 @@ from engine.errors import RequestError
 from engine.grammars import Grammar, GrammarPlugin, Mask, Matcher
 from engine.structured_outputs import StructuredOutputs
 
-_JSON_OPTIONS = {"whitespace_pattern": r"[ \n\t]{0,64}"}
-"""Bounded, because a model that is unsure can go on with white space for ever."""
+_JSON_OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,32})?"}
+"""A space, or a line break and an indentation, so that a model that is unsure comes to an end."""
 
 
 class Llguidance(GrammarPlugin):

@@ -67,6 +67,26 @@ def test_whatever_is_drawn_fits_the_demand(library: Llguidance, seed: int) -> No
         assert re.fullmatch("x[0-9]+", text)
 
 
+def can_write(library: Llguidance, asked: StructuredOutputs, text: str) -> bool:
+    matcher = library.compile(asked).matcher()
+    for token in byte_tokenizer()(text).input_ids:
+        if token not in allowed(library, [matcher])[0]:
+            return False
+        matcher.accept([token])
+    return END in allowed(library, [matcher])[0]
+
+
+def test_json_may_be_compact_or_pretty_but_not_endless(library: Llguidance) -> None:
+    value = {"name": "é", "age": [{"deep": {"deeper": []}}, 1]}
+    asked = StructuredOutputs(json_object=True)
+    styles: list[dict[str, Any]] = [{}, {"separators": (",", ":")}]
+    for style in [*styles, {"indent": 2}, {"indent": 4}, {"indent": "\t"}]:
+        text = json.dumps(value, ensure_ascii=False, **style)
+        assert can_write(library, asked, text), text
+    assert not can_write(library, asked, "{     }")
+    assert not can_write(library, asked, "{\n\n\n}")
+
+
 def test_rows_are_filled_together_and_independently(library: Llguidance) -> None:
     compiled = library.compile(StructuredOutputs(choice=["ab", "cd"]))
     first, second = compiled.matcher(), compiled.matcher()
