@@ -6,6 +6,8 @@ from engine.json_calls import CallReader, NoCallError, hold_back
 from engine.tool_parsers import Delta, TextDelta, ToolParser, ToolParserPlugin
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_OTHERS = ("<function=", "<arg_key>")
+"""Models that write no JSON between the same tags (Qwen3-Coder, GLM)."""
 
 
 class Hermes(ToolParserPlugin):
@@ -13,11 +15,12 @@ class Hermes(ToolParserPlugin):
 
     NAME = "hermes"
     SUMMARY = "<tool_call>{…}</tool_call>: Hermes, Qwen"
+    SPECIAL_TOKENS = True  # in some of these models the tags are
 
     @classmethod
     def handles(cls, chat_template: str) -> bool:
         """Say whether the template writes earlier calls that way, as JSON."""
-        return _OPEN in chat_template and "<function=" not in chat_template
+        return _OPEN in chat_template and not any(other in chat_template for other in _OTHERS)
 
     def parser(self) -> ToolParser:
         """Return a parser."""

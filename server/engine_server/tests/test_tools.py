@@ -191,6 +191,15 @@ def test_tools_and_their_history_reach_the_template(start_server: Any, tokenizer
     assert "weather" not in tokenizer.decode(untold["prompt_token_ids"])
 
 
+def test_marks_that_are_special_tokens_stay_in_the_text(start_server: Any) -> None:
+    server = start_server(text=CALL, template=TEMPLATE)
+    ask(server)
+    ask(server, tool_choice="none")
+    ask(server, tool_choice=NAMED)
+    kept = [not params.skip_special_tokens for params in server.engine.submitted]
+    assert kept == [True, False, False]
+
+
 def test_the_official_client_runs_its_loop(start_server: Any) -> None:
     class weather(BaseModel):  # noqa: N801  (a function's name)
         city: str

@@ -51,4 +51,5 @@ def test_text_is_held_back_only_where_a_tag_may_begin() -> None:
 def test_only_templates_with_that_tag_and_json_are_handled() -> None:
     assert Hermes.handles("{{ '<tool_call>' }}")
     assert not Hermes.handles("{{ '<tool_call><function=' }}")
+    assert not Hermes.handles("{{ '<tool_call>f<arg_key>' }}")
     assert not Hermes.handles("{{ message.content }}")
