@@ -149,7 +149,18 @@ class SharesItsCode(ExactBackend):
         return lambda *args: self.last[-1](*args)
 
 
+class RunsBreakOpsOnce(Wrapped):
+    """Keeps what it gave for a number of tokens."""
+
+    def wrap(self, call: Call, example: Sequence[Any], *, dynamic: bool) -> Call:
+        kept: dict[int, Any] = {}
+        return lambda x, w, i: (
+            kept[len(x)] if len(x) in kept else kept.setdefault(len(x), call(x, w, i))
+        )
+
+
 WRONG = {
+    RunsBreakOpsOnce: "a_break_op_in_a_graph_runs_each_time",
     WrongForLargeSizes: "every_number_of_tokens_of_a_range",
     WrongForConstantSizes: "one_exact_number_of_tokens",
     FreezesTheWeights: "inputs_a_b_a",

@@ -147,9 +147,11 @@ class IgnoresWhatTheBackendSays(Traced):
 
 
 class FreezesItsInputWhenRecorded(Plain):
+    """What is recorded holds the ids of the batch that it was recorded with."""
+
     def wrap(self, call: ModelCall, job: CompileJob) -> ModelCall:
         kept: dict[int, Any] = {}
-        return lambda ids, at: call(ids, at) + float(kept.setdefault(len(ids), ids.sum()) * 0.01)
+        return lambda ids, at: call(kept.setdefault(ids.data_ptr() + len(ids), ids.clone()), at)
 
 
 class SharesItsCode(Plain):

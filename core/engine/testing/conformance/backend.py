@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from engine.batch import BatchShape
 from engine.forward_context import ForwardContext, forward_context
+from engine.ops import break_op
 from engine.plugin import Numerics
 from engine.runtime.simulated_graphs import SimulatedGraphDevice
 from engine.strategies import Backend
@@ -249,6 +250,22 @@ class BackendConformance(PluginConformance):
                 ask(str(path).encode() not in data, f"{path} is in the artifact")
 
     @check()
+    def test_a_break_op_in_a_graph_runs_each_time(self) -> None:
+        """A whole graph has attention and other break ops in it: they run at each call, in order,
+        and what they write to their caller's buffer is what comes after.
+        """
+        graph, inputs = traced(_with_break_op, TokenRange(1, TOKENS))
+        call = self.make().compile(graph, inputs, dynamic=True)
+        for num_tokens in (1, 5, 5, TOKENS):
+            args, before = arguments(num_tokens, seed=num_tokens), len(_counted)
+            with torch.inference_mode():
+                got = call(*args)[0]
+                ran = len(_counted) - before
+                wanted = _with_break_op(*args)[0]
+            ask(ran == 1, f"the break op ran {ran} times in one call")
+            ask_equal(got, wanted, f"behind a break op, {num_tokens} tokens", self.numerics)
+
+    @check()
     def test_torch_compile_takes_it(self) -> None:
         """`torch_backend` is what `torch.compile` takes as a backend."""
         call = torch.compile(block, backend=self.make().torch_backend(), fullgraph=True)
@@ -313,6 +330,25 @@ class BackendConformance(PluginConformance):
         except Exception as error:
             raise type(error)(f"load of {what} raised no ValueError but: {error}") from error
         ask(held=False, found=f"load took {what} and returned {call!r}")
+
+
+_counted: list[int] = []
+
+
+@break_op("engine_conformance::doubled", mutates_args=("out",))
+def _doubled(x: torch.Tensor, out: torch.Tensor) -> None:
+    """Write 2x to out; a fake call isn't counted."""
+    _counted.append(len(x))
+    torch.mul(x, 2, out=out)
+
+
+def _with_break_op(
+    x: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    before = x + weight.sum()
+    out = torch.empty_like(before)
+    torch.ops.engine_conformance.doubled(before, out)
+    return F.silu(out) + x, ids
 
 
 @fx.wrap
