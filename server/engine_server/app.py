@@ -45,6 +45,7 @@ from engine_server.tokenize_routes import (
     TokenizeRequest,
     tokenize_routes,
 )
+from engine_server.traces import Traced, make_tracer
 
 _ROUTES = (
     completion_routes,
@@ -115,7 +116,10 @@ def _wrap(app: ASGIApp, state: ServerState) -> ASGIApp:
         )
     if config.root_path:
         app = Published(app, config.root_path)
-    return Observed(app, state)
+    app = Observed(app, state)
+    if config.otlp_traces_endpoint is not None:
+        app = Traced(app, make_tracer(config.otlp_traces_endpoint, state.version))
+    return app
 
 
 async def _api_error(_request: Request, error: Exception) -> Response:

@@ -51,6 +51,8 @@ class ServerConfig(BaseModel):
     """Largest request body, in bytes (32MiB)."""
     metrics_prefix: str = "engine:"
     """What the names of the metrics begin with."""
+    otlp_traces_endpoint: str | None = None
+    """OpenTelemetry collector that gets a trace of each request, http://host:4318/v1/traces."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least serious log line to print."""
     log_format: Literal["text", "json"] = "text"
