@@ -104,7 +104,10 @@ class EngineSpec:
 
     @hookspec
     def engine_register_break_ops(self) -> Sequence[str]:
-        """Define operators and return the names that graphs must break at (`engine.break_ops`)."""
+        """Define operators with `engine.ops.break_op` and return their names (`engine.break_ops`).
+
+        Called at each start of an engine: installing such a plugin is choosing it.
+        """
 
     @hookspec
     def engine_register_observer(self) -> Any:

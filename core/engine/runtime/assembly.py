@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,15 @@ from engine.artifacts import artifacts_folder
 from engine.attention import AttentionPlugin
 from engine.bundle import check_bundle, read_bundle
 from engine.config import EngineConfig
+from engine.errors import PluginError
 from engine.events import EventBus
+from engine.ops import known_break_ops
 from engine.passes import load_passes
 from engine.registry import Registry
 from engine.runtime.key_factors import common_factors
 from engine.strategies import Backend, CompileStrategy, GraphStrategy, Pass
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ def assemble(config: EngineConfig, registry: Registry) -> Strategies:
         bundle = read_bundle(artifacts_folder(chosen.cache_dir).parent)
         if bundle is not None:
             check_bundle(bundle, common_factors(config))
+    load_break_ops(registry)
 
     def make(kind: str, name: str | None, options: dict[str, Any]) -> Any:
         plugin = registry.load(kind, str(name))
@@ -64,6 +70,26 @@ def assemble(config: EngineConfig, registry: Registry) -> Strategies:
         attention=make("attention", config.attention, {}),
         make_graphs=lambda name: make("cudagraph_modes", name, {}),
     )
+
+
+def load_break_ops(registry: Registry) -> None:
+    """Let every installed set of break ops define its operators; installing it is choosing it.
+
+    One that can't be loaded is left out with a line, since nobody asked for it by name.
+    """
+    for name in registry.names("break_ops"):
+        try:
+            defined = registry.load("break_ops", name)
+        except PluginError as error:
+            logger.warning("left out: %s", error)
+            continue
+        if foreign := sorted({*defined} - {*known_break_ops()}):
+            logger.warning(
+                "set of break ops %r names %s, which isn't defined with engine.ops.break_op; "
+                "graphs won't break there",
+                name,
+                ", ".join(foreign),
+            )
 
 
 def attach_observers(config: EngineConfig, registry: Registry, events: EventBus) -> None:
