@@ -60,7 +60,7 @@ def test_a_switch_that_names_no_pass_is_refused_before_the_weights_are_read(
 ) -> None:
     monkeypatch.setattr("engine.runtime.engine_core.build_model", None)
     with pytest.raises(
-        ConfigError, match=r"'\+loudest' names no pass.*Installed: noop_elimination"
+        ConfigError, match=r"'\+loudest' names no pass.*Installed: .*noop_elimination"
     ):
         start(folder, "vllm_compile", "+loudest")
 
@@ -68,3 +68,22 @@ def test_a_switch_that_names_no_pass_is_refused_before_the_weights_are_read(
 def test_a_mode_that_runs_no_pass_says_that_switches_have_no_effect(folder: Path) -> None:
     with start(folder, "none", "+noop_elimination") as llm:
         assert llm.resolution["compilation_config.passes"].effective == "no effect"
+
+
+@pytest.mark.parametrize("graphs", ["none", "piecewise"])
+def test_a_pass_for_replayed_steps_is_on_by_default_only_where_steps_are_replayed(
+    folder: Path, make_plugin: PluginMaker, graphs: str
+) -> None:
+    declared = {"STAGE": "graph", "ON_BY_DEFAULT": frozenset({"cpu"})}
+    body = BODY.replace('raise RuntimeError("it ran")', "return 0")
+    make_plugin("counted", kind="passes", body=body, attributes=declared)
+    compilation = {"mode": "vllm_compile", "backend": "eager", "cudagraph_mode": graphs}
+    with LLM(
+        str(folder),
+        threads=1,
+        graph_device="simulated",
+        compilation_config={**compilation, "cudagraph_capture_sizes": (1, 2)}
+        if graphs != "none"
+        else compilation,
+    ) as llm:
+        assert ("counted" in llm.core.ledger.passes) == (graphs == "piecewise")

@@ -60,12 +60,16 @@ def assemble(config: EngineConfig, registry: Registry) -> Strategies:
         return plugin(plugin.OPTIONS(**options))
 
     compiler: CompileStrategy = make("compile_modes", chosen.mode, chosen.mode_options)
+    graphs: GraphStrategy = make("cudagraph_modes", chosen.cudagraph_mode, chosen.cudagraph_options)
+    passes: tuple[Pass, ...] = ()
+    if "passes" in compiler.SETTINGS:
+        # Operators of passes are worth their launches only where a graph launches them.
+        replays = graphs.NEEDS_GRAPHS
+        passes = load_passes(registry, chosen.passes, config.device if replays else "")
     return Strategies(
         compiler=compiler,
-        passes=load_passes(registry, chosen.passes, config.device)
-        if "passes" in compiler.SETTINGS
-        else (),
-        graphs=make("cudagraph_modes", chosen.cudagraph_mode, chosen.cudagraph_options),
+        passes=passes,
+        graphs=graphs,
         backend=make("backends", chosen.backend, chosen.backend_options),
         attention=make("attention", config.attention, {}),
         make_graphs=lambda name: make("cudagraph_modes", name, {}),

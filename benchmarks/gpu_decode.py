@@ -1,0 +1,108 @@
+"""Decode time and throughput of the default combination on a GPU, with passes on and off.
+
+Dummy weights in bfloat16, fresh random prompts, greedy, end tokens ignored. ms per decode step is
+(time of `--new` tokens - time of one) / (new - 1), the least and the second of `--rounds`;
+throughput is of 512 requests of 512 tokens in and 128 out, all at once. The first engine of a shape
+may compile; the start-up phases of each are in the result.
+
+    python benchmarks/gpu_decode.py --shape llama-3.2-1b --shape qwen3-0.6b --json out.json
+    python benchmarks/gpu_decode.py --passes=-small_batch_linear
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from engine import LLM, CompilationConfig, SamplingParams
+
+SHAPES = Path(__file__).parent / "shapes"
+
+
+def seconds(llm: LLM, prompts: list[list[int]], new: int) -> float:
+    """Return the wall seconds of one call."""
+    params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
+    start = time.perf_counter()
+    llm.generate(prompts, params, progress=False)
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def random_prompts(llm: LLM, count: int, length: int) -> list[list[int]]:
+    prompts: list[list[int]] = torch.randint(llm.core.vocab_size, (count, length)).tolist()
+    return prompts
+
+
+def decode_ms(llm: LLM, batch: int, new: int, rounds: int) -> dict[str, float]:
+    """Return ms per decode step of a batch."""
+    seconds(llm, random_prompts(llm, batch, 128), new)
+    times = sorted(
+        seconds(llm, random_prompts(llm, batch, 128), new)
+        - seconds(llm, random_prompts(llm, batch, 128), 1)
+        for _ in range(rounds)
+    )
+    return {
+        name: round(1e3 * each / (new - 1), 4)
+        for name, each in zip(("least", "second"), times, strict=False)
+    }
+
+
+def tokens_per_second(llm: LLM) -> float:
+    """Return the output tokens per second of many requests at once."""
+    seconds(llm, random_prompts(llm, 64, 512), 128)
+    return 512 * 128 / seconds(llm, random_prompts(llm, 512, 512), 128)
+
+
+@click.command()
+@click.option("--shape", "shapes", multiple=True, default=("llama-3.2-1b",))
+@click.option("--batch", "batches", multiple=True, type=int, default=(1, 8, 32, 128))
+@click.option("--passes", multiple=True, help="Switches: +name or -name.")
+@click.option("--new", default=128)
+@click.option("--rounds", default=4)
+@click.option("--throughput/--no-throughput", default=True)
+@click.option("--json", "path", type=click.Path(path_type=Path))
+def main(
+    shapes: tuple[str, ...],
+    batches: tuple[int, ...],
+    passes: tuple[str, ...],
+    new: int,
+    rounds: int,
+    throughput: bool,
+    path: Path | None,
+) -> None:
+    """Measure each shape; print a line for each figure and write JSON."""
+    cells: list[dict[str, Any]] = []
+    for shape in shapes:
+        with LLM(
+            str(SHAPES / shape),
+            load_format="dummy",
+            skip_tokenizer=True,
+            dtype="bfloat16",
+            max_model_len=768,
+            max_num_seqs=512,
+            enable_prefix_caching=False,
+            compilation_config=CompilationConfig(passes=passes),
+        ) as llm:
+            ledger = llm.core.ledger
+            cell: dict[str, Any] = {"shape": shape, "passes": passes, "ready_s": ledger.seconds}
+            cell |= {"phases": ledger.phases, "fired": ledger.passes}
+            click.echo(f"{shape}: ready in {ledger.seconds:.1f} s; {ledger.passes}")
+            for batch in batches:
+                cell[f"ms_{batch}"] = decode_ms(llm, batch, new, rounds)
+                click.echo(f"  batch {batch}: {cell[f'ms_{batch}']} ms per step")
+            if throughput:
+                cell["tokens_per_second"] = tokens_per_second(llm)
+                click.echo(f"  {cell['tokens_per_second']:.0f} tokens per second")
+        cells.append(cell)
+    if path is not None:
+        report = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cells": cells}
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
