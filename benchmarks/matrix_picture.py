@@ -43,7 +43,7 @@ def draw(report: dict[str, Any], batch: int) -> Table:
         for graphs in _COLUMNS:
             cell = cells.get((mode, backend, graphs))
             if cell is None:
-                row.append(Text("–", "dim"))
+                row.append(Text("-", "dim"))
             else:
                 row.append(Text(f"{cell[key]:.2f}", shade(cell[key] / fastest)))
         table.add_row(*row)
