@@ -125,8 +125,9 @@ def page(claim: Claim, plugin: Any) -> str:
     label = LABEL_OF_KIND[claim.kind]
     declared = describe(claim, plugin)
     rows = [("select it with", how.format(name=claim.name, NAME=claim.name.upper()))]
-    hidden = ("kind", "name", "summary", "distribution", "entry_point", "file", "options", "levels")
-    rows += [(k.replace("_", " "), _cell(v)) for k, v in declared.items() if k not in hidden]
+    elsewhere = {"about", "kind", "name", "summary", "options", "levels"}
+    elsewhere |= {"distribution", "entry_point", "file"}
+    rows += [(k.replace("_", " "), _cell(v)) for k, v in declared.items() if k not in elsewhere]
     parts = [
         f"# {label[0].upper()}{label[1:]} `{claim.name}`\n",
         f"{plugin.SUMMARY[0].upper()}{plugin.SUMMARY[1:]}.\n",

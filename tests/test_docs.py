@@ -171,7 +171,8 @@ def test_the_example_plugin_passes_its_own_tests(example: Path) -> None:
     pytest_run = [sys.executable, "-m", "pytest", "-q", *settings, str(example)]
     run = subprocess.run(pytest_run, cwd=example, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "2 passed" in run.stdout
+    # Its own two, and those of the conformance kit that concern it.
+    assert re.search(r"[2-9]\d passed", run.stdout)
 
 
 @pytest.mark.slow

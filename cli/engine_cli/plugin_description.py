@@ -44,6 +44,7 @@ def describe(claim: Claim, plugin: Any) -> dict[str, Any]:
         "file": _file_of(plugin),
     }
     if isinstance(plugin, type) and issubclass(plugin, Plugin):
+        content["about"] = " ".join((inspect.getdoc(plugin) or "").split())
         content |= _declared(plugin)
     return content
 

@@ -26,6 +26,9 @@ def engine_register_compile_mode():
     from engine.plugin import Numerics
 
     class Odd(CompileStrategy):
+        \"\"\"Goes its own way,
+        on two lines.\"\"\"
+
         NAME = "{name}"
         SUMMARY = "an odd mode"
         ALIASES = ("strange",)
@@ -138,6 +141,7 @@ def test_show_tells_everything_that_a_plugin_declares(
     assert content["distribution"] == "stranger 1.5"
     assert content["entry_point"] == "stranger_module"
     assert content["file"].endswith("stranger_module.py")
+    assert content["about"] == "Goes its own way, on two lines."
     assert content["aliases"] == ["strange"]
     assert content["numerics"] == "tolerance"
     assert content["startup_cost"] == "none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -232,7 +233,7 @@ def _other_values(options: type[BaseModel]) -> Iterator[tuple[str, Any]]:
         if isinstance(value, bool):
             yield field.name, not value
         elif isinstance(value, int | float):
-            yield field.name, value + 1
+            yield field.name, value + 1 if math.isfinite(value) else 1
         for choice in field.choices:
             if choice != value:
                 yield field.name, choice
