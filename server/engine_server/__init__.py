@@ -42,6 +42,7 @@ def run(
     """
     from engine_server import listener
 
+    server.check_files()
     socket = listener.listen(server)
     try:
         from engine_server.serving import serve

@@ -81,15 +81,18 @@ class ServerConfig(BaseModel):
             raise ConfigError(
                 f"root_path={self.root_path!r}: must begin with / and not end with it"
             )
-        self._check_files()
         for field in ("served_model_name", "api_key"):
             if not all(value.strip() for value in getattr(self, field)):
                 raise ConfigError(f"{field}: must not be empty")
         if not all(key.isascii() and key.isprintable() for key in self.api_key):
             raise ConfigError("api_key: must be printable ASCII, as it is sent in a header")
 
-    def _check_files(self) -> None:
-        """Check that what must be read later can be, so that it isn't found out after loading."""
+    def check_files(self) -> None:
+        """Check that what is read later can be, so that it isn't found out after loading.
+
+        Raises:
+            ConfigError: a file is missing, or is named without the one that it belongs to.
+        """
         if self.ssl_certfile is None:
             for field in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
                 if getattr(self, field) is not None:

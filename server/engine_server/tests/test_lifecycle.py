@@ -18,8 +18,11 @@ from typing import Any
 import httpx
 import pytest
 
+import engine_server
+from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError
 from engine.events import PhaseFinished, PhaseStarted
+from engine.settings import Settings
 from engine_server import listener
 from engine_server.config import ServerConfig
 from engine_server.lifecycle import Lifecycle
@@ -304,14 +307,26 @@ def test_a_free_port_is_taken_and_told() -> None:
         ({"api_key": ("schlüssel",)}, "api_key"),
         ({"served_model_name": (" ",)}, "served_model_name"),
         ({"request_timeout": 0}, "request_timeout"),
-        ({"ssl_keyfile": Path("key.pem")}, "ssl_keyfile: needs ssl_certfile"),
-        ({"ssl_certfile": Path("no.pem")}, "ssl_certfile=no.pem: cannot be read"),
-        ({"chat_template": Path("no.jinja")}, "chat_template=no.jinja: cannot be read"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ServerConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"ssl_keyfile": Path("key.pem")}, "ssl_keyfile: needs ssl_certfile"),
+        ({"ssl_certfile": Path("no.pem")}, "ssl_certfile=no.pem: cannot be read"),
+        ({"chat_template": Path("no.jinja")}, "chat_template=no.jinja: cannot be read"),
+    ],
+)
+def test_a_file_that_is_missing_is_told_before_anything_is_loaded(
+    values: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        engine_server.run(Settings(EngineConfig()), ServerConfig(port=0, **values))
 
 
 def test_keys_are_never_shown() -> None:
