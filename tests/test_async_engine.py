@@ -224,4 +224,4 @@ def test_the_phases_of_the_start_are_reported(model: Path) -> None:
         await engine.close()
 
     asyncio.run(start())
-    assert phases == ["load", "compile", "capture"]
+    assert phases == ["plugins", "load", "compile", "capture"]

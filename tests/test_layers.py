@@ -41,11 +41,13 @@ SURFACE = {
     "graph_device",
     "graph_hash",
     "hookspecs",
+    "joined_weights",
     "json_calls",
     "model_folder",
     "models",
     "ops",
     "passes",
+    "patterns",
     "plugin",
     "presets",
     "recording",
@@ -64,6 +66,7 @@ AMBIGUOUS = {
     "eager": "a step that isn't replayed; capture before serving",
     "full": "a queue that is full",
     "inductor": "the namespace of some of PyTorch's own operators",
+    "triton": "the language in which kernels of fused operators are written",
 }
 
 

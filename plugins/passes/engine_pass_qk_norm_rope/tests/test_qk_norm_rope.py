@@ -10,6 +10,7 @@ from torch import fx
 from transformers import GPTNeoXConfig, PretrainedConfig
 
 from engine.ops import apply_rotary, qk_norm_rope, rms_norm
+from engine.patterns import example
 from engine.testing import PassConformance
 from engine.testing.passes import (
     LAYERS,
@@ -88,7 +89,9 @@ def test_it_fires_where_a_part_of_each_head_is_rotated() -> None:
     assert fired == {"qk_norm_rope": 2 * LAYERS}
     compare(traced.bind(traced.graph.forward), model)
     for call in calls(traced.graph):
-        heads, table = (call.args[index].meta["example_value"] for index in (0, 5))
+        heads, table = example(call.args[0]), example(call.args[5])
+        assert heads is not None
+        assert table is not None
         assert table.shape[-1] < heads.shape[-1]
 
 

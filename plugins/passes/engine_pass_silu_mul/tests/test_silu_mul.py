@@ -85,7 +85,8 @@ def halves_are_swapped(x: torch.Tensor) -> torch.Tensor:
 
 def unequal_parts(x: torch.Tensor) -> torch.Tensor:
     first, second, _ = x.split((7, 7, 2), dim=-1)
-    return F.silu(first) * second
+    product: torch.Tensor = F.silu(first) * second
+    return product
 
 
 def another_dimension(x: torch.Tensor) -> torch.Tensor:
