@@ -18,6 +18,7 @@ from docs.reference import INTERFACES
 from engine.config import EngineConfig
 from engine.hookspecs import BASE_OF_KIND, HOOK_OF_KIND
 from engine.plugin import Plugin
+from engine.registry import Registry
 from engine.settings_schema import Schema
 from engine.testing.tiny import write_tiny_model
 from engine_cli.main import main
@@ -201,3 +202,16 @@ def test_the_example_plugin_type_checks(example: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout
+
+
+def test_the_page_of_passes_tells_which_are_on() -> None:
+    """Its table has every installed pass, and what its plugin says of the default."""
+    table = dict(
+        re.findall(
+            r"^\| `(\w+)` \| .* \| (no|yes|GPU) \|$", (ROOT / "docs/passes.md").read_text(), re.M
+        )
+    )
+    registry = Registry()
+    said = {True: "yes", False: "no", frozenset({"cuda"}): "GPU"}
+    declared = {n: said[registry.load("passes", n).ON_BY_DEFAULT] for n in registry.names("passes")}
+    assert table == declared
