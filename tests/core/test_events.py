@@ -13,6 +13,7 @@ from engine import events as module
 from engine.config import EngineConfig
 from engine.events import Event, EventBus, Notice, PhaseFinished, PhaseStarted
 from engine.resolution import Record, Resolution
+from engine.strategies import CompileReport
 
 ALL_EVENTS = [
     kind
@@ -107,6 +108,8 @@ def test_events_are_frozen_and_cross_process_boundaries(kind: type[Event]) -> No
         "bool": True,
         "int | None": None,
         "Resolution": resolution,
+        "CompileReport": CompileReport(pieces=3, passes={"p": 1}, seconds={"trace": 0.5}),
+        "StartupLedger": StartupLedger(seconds=1.5, phases={"load": 0.5}),
     }
     fields = kind.__dataclass_fields__.values()
     event = kind(**{field.name: values[str(field.type)] for field in fields})
