@@ -12,6 +12,7 @@ import pytest
 from engine import events as module
 from engine.config import EngineConfig
 from engine.events import Event, EventBus, Notice, PhaseFinished, PhaseStarted
+from engine.ledger import StartupLedger
 from engine.resolution import Record, Resolution
 from engine.strategies import CompileReport
 
