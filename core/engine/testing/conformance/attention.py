@@ -111,13 +111,18 @@ class AttentionConformance(PluginConformance):
         """A row whose slot is -1 writes nothing: the reserved block and the blocks of others stay
         as they are, and its result is finite.
         """
-        history = self.history(shuffle=3, fill=7.0)
-        a, b = history.add(), history.add()
-        self.step(history, [(a, 6), (b, 3)], "two prompts", padding=4)
-        self.step(history, [(a, 1)], "decode of one", padding=5)
-        changed, spec = int((history.cache != 7.0).sum()), history.spec
-        most = 10 * 2 * spec.num_kv_heads * spec.head_size
-        ask(changed <= most, f"10 tokens of {most} numbers changed {changed} numbers of the cache")
+        changed = []
+        for padding in (0, 4):
+            history = self.history(shuffle=3, fill=7.0)
+            a, b = history.add(), history.add()
+            self.step(history, [(a, 6), (b, 3)], "two prompts", padding=padding)
+            self.step(history, [(a, 1)], "decode of one", padding=padding + bool(padding))
+            changed.append(int((history.cache != 7.0).sum()))
+        # In the blocks of its own requests an implementation may write what it likes.
+        ask(
+            changed[0] == changed[1],
+            f"{changed[0]} numbers of the cache changed without padding, {changed[1]} with it",
+        )
 
     @check(needs=_needs_device)
     def test_what_a_block_held_before_reaches_nobody(self) -> None:
