@@ -61,7 +61,11 @@ def test_every_plugin_root_is_a_kind_and_an_import_root() -> None:
     for roots in (
         hatch["dev-mode-dirs"],
         hatch["targets"]["wheel"]["sources"],
-        [r for r in PROJECT["tool"]["mypy"]["mypy_path"] if not r.startswith("examples/")],
+        [
+            r
+            for r in PROJECT["tool"]["mypy"]["mypy_path"]
+            if not r.startswith(("examples/", "bench"))
+        ],
     ):
         assert sorted(roots) == sorted(IMPORT_ROOTS)
 
