@@ -83,12 +83,13 @@ INTERFACES = {
 
 def hooks() -> str:
     """Return a table of the hooks."""
-    lines = ["| entry-point group | hook | returns |\n| --- | --- | --- |\n"]
+    lines = ["| entry-point group | hook | returns | called |\n| --- | --- | --- | --- |\n"]
     for kind, hook in HOOK_OF_KIND.items():
-        meaning = inspect.getdoc(getattr(EngineSpec, hook)) or ""
+        meaning, _, called = (inspect.getdoc(getattr(EngineSpec, hook)) or "").partition("\n\n")
         base = BASE_OF_KIND.get(kind)
         subclass = f" A subclass of `{base.replace(':', '.')}`." if base else ""
-        lines.append(f"| `{PROJECT}.{kind}` | `{hook}()` | {meaning}{subclass} |\n")
+        when = " ".join(called.split()).removeprefix("Called ")
+        lines.append(f"| `{PROJECT}.{kind}` | `{hook}()` | {meaning}{subclass} | {when} |\n")
     return "".join(lines)
 
 

@@ -56,51 +56,92 @@ class EngineSpec:
 
     @hookspec
     def engine_register_compile_mode(self) -> type[CompileStrategy]:
-        """Return the compile strategy class (group `engine.compile_modes`)."""
+        """Return the compile strategy class (group `engine.compile_modes`).
+
+        Called when it is chosen for `compilation_config.mode`, or looked at by `engine plugins`.
+        """
 
     @hookspec
     def engine_register_cudagraph_mode(self) -> type[GraphStrategy]:
-        """Return the graph strategy class (group `engine.cudagraph_modes`)."""
+        """Return the graph strategy class (group `engine.cudagraph_modes`).
+
+        Called when it is chosen for `compilation_config.cudagraph_mode`, or asked for by a mode
+        that composes (`GraphJob.make`).
+        """
 
     @hookspec
     def engine_register_backend(self) -> type[Backend]:
-        """Return the backend class (group `engine.backends`)."""
+        """Return the backend class (group `engine.backends`).
+
+        Called when it is chosen for `compilation_config.backend`.
+        """
 
     @hookspec
     def engine_register_family(self) -> type[PluginFamily]:
-        """Return a class that makes plugins of one kind by name (group `engine.families`)."""
+        """Return a class that makes plugins of one kind by name (group `engine.families`).
+
+        Called when a name of its kind is nobody's own, to ask whether the family has it.
+        """
 
     @hookspec
     def engine_register_attention(self) -> type[AttentionPlugin]:
-        """Return the attention class (group `engine.attention`)."""
+        """Return the attention class (group `engine.attention`).
+
+        Called when it is chosen for `attention`.
+        """
 
     @hookspec
     def engine_register_model(self) -> type[ModelPlugin]:
-        """Return the model class (group `engine.models`)."""
+        """Return the model class (group `engine.models`).
+
+        Called for every installed one, unless `model_impl` names one: the first that handles the
+        model's configuration, by priority, builds it.
+        """
 
     @hookspec
     def engine_register_weights(self) -> type[WeightsPlugin]:
-        """Return the weight loader class (group `engine.weights`)."""
+        """Return the weight loader class (group `engine.weights`).
+
+        Called for every installed one, unless `load_format` names one: the first that handles the
+        path reads it.
+        """
 
     @hookspec
     def engine_register_preset(self) -> type[Preset]:
-        """Return the class that says what each optimisation level means (`engine.presets`)."""
+        """Return the class that says what each optimisation level means (`engine.presets`).
+
+        Called when it is chosen for `preset`, before anything else is resolved.
+        """
 
     @hookspec
     def engine_register_pass(self) -> type[Pass]:
-        """Return an FX pass class (group `engine.passes`)."""
+        """Return an FX pass class (group `engine.passes`).
+
+        Called at each start in a mode that reads `passes`, for every installed one, whether on or
+        off: all take part in the order.
+        """
 
     @hookspec
     def engine_register_capture_sizes(self) -> type[CaptureSizePolicy]:
-        """Return the class that proposes capture sizes (group `engine.capture_sizes`)."""
+        """Return the class that proposes capture sizes (group `engine.capture_sizes`).
+
+        Called when it is chosen for `capture_size_policy` and the user names no sizes.
+        """
 
     @hookspec
     def engine_register_grammar(self) -> type[GrammarPlugin]:
-        """Return the class that constrains outputs to a grammar (group `engine.grammars`)."""
+        """Return the class that constrains outputs to a grammar (group `engine.grammars`).
+
+        Called when it is chosen for `grammar`, or first of those that are usable.
+        """
 
     @hookspec
     def engine_register_tool_parser(self) -> type[ToolParserPlugin]:
-        """Return the class that reads a format of tool calls (group `engine.tool_parsers`)."""
+        """Return the class that reads a format of tool calls (group `engine.tool_parsers`).
+
+        Called when it is chosen for `tool_call_parser`, or to ask which of them reads a model's
+        format.
+        """
 
     @hookspec
     def engine_register_break_ops(self) -> Sequence[str]:
@@ -111,11 +152,18 @@ class EngineSpec:
 
     @hookspec
     def engine_register_observer(self) -> Any:
-        """Return a callable that receives every `engine.events.Event` (`engine.observers`)."""
+        """Return a callable that receives every `engine.events.Event` (`engine.observers`).
+
+        Called at each start that names it in `observers`; the callable may be called from the
+        engine's loop only and must not block it. One that raises is logged and dropped.
+        """
 
     @hookspec
     def engine_register_command(self) -> Any:
-        """Return a click command to hang under `engine` (group `engine.commands`)."""
+        """Return a click command to hang under `engine` (group `engine.commands`).
+
+        Called when the command, or its help, is asked for.
+        """
 
 
 HOOK_OF_KIND: Mapping[str, str] = MappingProxyType(
