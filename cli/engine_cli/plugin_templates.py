@@ -50,8 +50,6 @@ TEMPLATES: dict[str, Template] = {
         '''
         """Which batches are recorded, and how."""
 
-        import torch
-
         from engine.batch import BatchShape
         from engine.facts import GraphSupport
         from engine.recording import RecordingStrategy, Replay
@@ -73,18 +71,7 @@ TEMPLATES: dict[str, Template] = {
 
             def record(self, inputs: ModelInputs) -> Replay:
                 """Record one pass."""
-                self.device.begin()
-                hidden = self.call(inputs)
-                graph = self.device.end()
-                if graph is None:
-                    raise RuntimeError("the step launched nothing that could be recorded")
-                kept = self.device.alias(hidden)
-
-                def run() -> torch.Tensor:
-                    graph.replay()
-                    return kept
-
-                return Replay(run)
+                return self.record_whole(inputs)
         ''',
         "GraphStrategyConformance",
         "engine serve --cudagraph-mode {name}",

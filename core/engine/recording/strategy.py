@@ -78,6 +78,33 @@ class RecordingStrategy(GraphStrategy):
             RuntimeError: it can't be recorded; the shape is then given up.
         """
 
+    def record_whole(self, inputs: ModelInputs) -> Replay:
+        """Record one forward pass as one graph; when debugging, with copies at the break ops.
+
+        What a strategy that doesn't cut a pass into pieces returns from `record`.
+
+        Raises:
+            RuntimeError: it can't be recorded, or launched nothing.
+        """
+        context, probe = current(), Probe()
+        self.device.begin()
+        if self.job.debug:
+            context.recorder = probe
+        try:
+            hidden = self.call(inputs)
+        finally:
+            context.recorder = None
+        graph = self.device.end()
+        if graph is None:
+            raise RuntimeError("the step launched nothing that could be recorded")
+        kept = self.device.alias(hidden)
+
+        def run() -> torch.Tensor:
+            graph.replay()
+            return kept
+
+        return Replay(run, tuple(probe.checkpoints))
+
     def refusal(self) -> str:
         """Say why nothing of this model can be recorded; empty when it can."""
         compiled, names = self.job.compiled, self.job.unknown_ops

@@ -87,15 +87,4 @@ class LruGraphs(RecordingStrategy):
 
     def record(self, inputs: ModelInputs) -> Replay:
         """Record the pass as one graph."""
-        self.device.begin()
-        hidden = self.call(inputs)
-        graph = self.device.end()
-        if graph is None:
-            raise RuntimeError("the step launched nothing that could be recorded")
-        kept = self.device.alias(hidden)
-
-        def run() -> torch.Tensor:
-            graph.replay()
-            return kept
-
-        return Replay(run)
+        return self.record_whole(inputs)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from engine.batch import BatchShape
 from engine.facts import GraphSupport
-from engine.forward_context import current
-from engine.recording import Probe, RecordingStrategy, Replay, mixed_shape
+from engine.recording import RecordingStrategy, Replay, mixed_shape
 from engine.strategies import GraphJob, ModelInputs
 
 
@@ -29,21 +26,4 @@ class Full(RecordingStrategy):
 
     def record(self, inputs: ModelInputs) -> Replay:
         """Record the pass as one graph; when debugging, with copies at the break ops."""
-        context, probe = current(), Probe()
-        self.device.begin()
-        if self.job.debug:
-            context.recorder = probe
-        try:
-            hidden = self.call(inputs)
-        finally:
-            context.recorder = None
-        graph = self.device.end()
-        if graph is None:
-            raise RuntimeError("the step launched nothing that could be recorded")
-        kept = self.device.alias(hidden)
-
-        def run() -> torch.Tensor:
-            graph.replay()
-            return kept
-
-        return Replay(run, tuple(probe.checkpoints))
+        return self.record_whole(inputs)

@@ -12,8 +12,7 @@ from torch import fx
 
 from engine.batch import BatchShape
 from engine.facts import GraphSupport
-from engine.forward_context import current
-from engine.recording import Probe, RecordingStrategy, Replay, mixed_shape
+from engine.recording import RecordingStrategy, Replay, mixed_shape
 from engine.runtime.simulated_graphs import SimulatedGraphDevice
 from engine.strategies import Backend, GraphJob, ModelInputs
 from engine.testing.compiling import ToyDecoder
@@ -181,23 +180,7 @@ class WholeGraphs(RecordingStrategy):
 
     def record(self, inputs: ModelInputs) -> Replay:
         """Record the pass."""
-        context, probe = current(), Probe()
-        self.device.begin()
-        context.recorder = probe if self.job.debug else None
-        try:
-            hidden = self.call(inputs)
-        finally:
-            context.recorder = None
-        graph = self.device.end()
-        if graph is None:
-            raise RuntimeError("nothing was recorded")
-        kept = self.device.alias(hidden)
-
-        def run() -> torch.Tensor:
-            graph.replay()
-            return kept
-
-        return Replay(run, tuple(probe.checkpoints))
+        return self.record_whole(inputs)
 
 
 class HostAttention(RecordableAttention):
