@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine import LLM, CompilationConfig, SamplingParams
 from engine.request import RequestOutput
+from engine.runtime.simulated_graphs import SimulatedGraphDevice
 from engine.runtime.step import Step
 from engine.testing.tiny import write_tiny_model
 
@@ -155,6 +157,34 @@ def test_a_step_ahead_that_fails_ends_its_requests(
     assert result.outputs[0].finish_reason == "error"
     assert "planted" in str(result.error)
     assert ahead.generate([[1, 2]], params, progress=False)[0].outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("round_", range(2))
+def test_tokens_of_a_recorded_head_are_those_of_the_logits(
+    engines: tuple[LLM, LLM], monkeypatch: pytest.MonkeyPatch, round_: int
+) -> None:
+    plain, ahead = engines
+    runner = ahead.core._runner
+    prompts = [[random.randrange(256) for _ in range(random.randrange(1, 9))] for _ in range(6)]
+    params = [random_params() for _ in prompts[1:]]
+    params.append(SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))
+    expected = told(plain.generate(prompts, params, progress=False))
+    with torch.inference_mode():
+        head = runner._record_head(SimulatedGraphDevice(), (1, 2, 4))
+    assert head is not None
+    used: list[int] = []
+    run = head.run
+
+    def watched(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        used.append(len(hidden))
+        return run(hidden)
+
+    monkeypatch.setattr(head, "run", watched)
+    monkeypatch.setattr(runner, "_head", head)
+    assert told(ahead.generate(prompts, params, progress=False)) == expected
+    alone = ahead.generate([prompts[-1]], [params[-1]], progress=False)
+    assert told(alone) == told(plain.generate([prompts[-1]], [params[-1]], progress=False))
+    assert used.count(1) >= 19
 
 
 def test_it_is_told_whether_steps_run_ahead(engines: tuple[LLM, LLM], folder: Path) -> None:

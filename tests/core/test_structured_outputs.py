@@ -211,12 +211,13 @@ def test_only_allowed_tokens_are_left(token: int) -> None:
     assert [masks.constrains(name) for name in "abc"] == [False, True, False]
     logits = torch.randn(3, 104)
     before = logits.clone()
-    after = masks.apply(logits, sequences)
+    after, errors = masks.apply(logits, sequences)
+    assert errors == {}
     assert torch.equal(after[[0, 2]], before[[0, 2]])
     assert torch.equal(after[1, :100].isfinite().nonzero().flatten(), torch.tensor([token]))
     assert after[1, token] == before[1, token]
     masks.forget("b")
-    assert torch.equal(masks.apply(before.clone(), sequences), before)
+    assert torch.equal(masks.apply(before.clone(), sequences)[0], before)
 
 
 def test_a_matcher_sees_each_token_once_and_its_failure_is_its_own() -> None:
@@ -228,9 +229,11 @@ def test_a_matcher_sees_each_token_once_and_its_failure_is_its_own() -> None:
         sequence.append(token)
     assert grammar.made.seen == [11, 12]
     grammar.made.fails = True
-    logits = masks.apply(torch.zeros(1, 100), [sequence])
-    assert masks.errors == {"a": "no further"}
+    logits, errors = masks.apply(torch.zeros(1, 100), [sequence])
+    assert errors == {"a": "no further"}
     assert not any(math.isinf(x) for x in logits.flatten().tolist())
+    masks.forget("a")
+    assert masks.apply(torch.zeros(1, 100), [sequence])[1] == {}
 
 
 def test_what_is_refused_after_its_grammar_was_compiled_ends_the_call(

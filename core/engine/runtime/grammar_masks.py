@@ -23,16 +23,12 @@ class GrammarMasks:
         grammars: computes masks.
         vocab_size: V.
         device: of the logits.
-
-    Attributes:
-        errors: by request id, why a grammar can't go on; of the last `apply`.
     """
 
     def __init__(self, grammars: Grammars, vocab_size: int, device: torch.device) -> None:
         self._grammars, self._vocab_size = grammars, vocab_size
         self._bits = torch.arange(8, dtype=torch.uint8, device=device)
         self._live: dict[str, _Progress] = {}
-        self.errors: dict[str, str] = {}
 
     def start(self, request_id: str, grammar: Grammar) -> None:
         """Constrain a sequence from now on."""
@@ -46,8 +42,10 @@ class GrammarMasks:
         """Drop what is kept for a sequence that has ended; unknown ones are ignored."""
         self._live.pop(request_id, None)
 
-    def apply(self, logits: Tensor, sequences: Sequence[SampledSequence]) -> Tensor:
-        """Return logits in which every forbidden token is minus infinity.
+    def apply(
+        self, logits: Tensor, sequences: Sequence[SampledSequence]
+    ) -> tuple[Tensor, dict[str, str]]:
+        """Make every forbidden token's logit minus infinity.
 
         Masks are computed on the host while the device is still busy with the forward pass, and
         go there packed: one bit for each token.
@@ -55,13 +53,15 @@ class GrammarMasks:
         Args:
             logits: [N, V or more]; may be changed.
             sequences: N of them.
+
+        Returns:
+            The logits, and by request id why a grammar can't go on.
         """
-        self.errors = {}
         if not self._live:
-            return logits
-        rows, matchers = self._matchers(sequences)
+            return logits, {}
+        rows, matchers, errors = self._matchers(sequences)
         if not rows:
-            return logits
+            return logits, errors
         forbidden = self._unpack(self._grammars.fill(matchers))
         part = logits[:, : self._vocab_size]
         if len(rows) == len(sequences):
@@ -69,11 +69,13 @@ class GrammarMasks:
         else:
             index = torch.tensor(rows, device=logits.device)
             part[index] = part[index].masked_fill_(forbidden, -math.inf)
-        return logits
+        return logits, errors
 
-    def _matchers(self, sequences: Sequence[SampledSequence]) -> tuple[list[int], list[Matcher]]:
-        """Return the constrained rows and their matchers, which have seen all tokens."""
-        rows, matchers = [], []
+    def _matchers(
+        self, sequences: Sequence[SampledSequence]
+    ) -> tuple[list[int], list[Matcher], dict[str, str]]:
+        """Return the constrained rows, their matchers, which have seen all tokens, and errors."""
+        rows, matchers, errors = [], [], {}
         for row, sequence in enumerate(sequences):
             request_id = sequence.request.request_id
             if (progress := self._live.get(request_id)) is None:
@@ -81,10 +83,10 @@ class GrammarMasks:
             try:
                 matchers.append(progress.catch_up(sequence))
             except RequestError as error:
-                self.errors[request_id] = str(error)
+                errors[request_id] = str(error)
             else:
                 rows.append(row)
-        return rows, matchers
+        return rows, matchers, errors
 
     def _unpack(self, mask: np.ndarray[Any, np.dtype[np.int32]]) -> Tensor:
         """Return [R, V], true where a token is forbidden, from a packed mask."""

@@ -33,7 +33,7 @@ from engine.runtime.key_factors import key_factors, model_name
 from engine.runtime.launched import Launched
 from engine.runtime.memory import MemoryUse
 from engine.runtime.pooling import Pooler
-from engine.runtime.sampler import SampledToken, Sampler, Sampling
+from engine.runtime.sampler import Sampler, Sampling
 from engine.runtime.scheduler import Row, Step
 from engine.runtime.sequence import Sequence
 from engine.runtime.startup import compile_request
@@ -254,7 +254,8 @@ class ModelRunner:
         strategy = self._strategies.make_graphs(self._strategies.graphs.NAME)
         expected = estimate_graph_memory(strategy, job, used)
         before = used()
-        self._record_head(job.device, job.sizes)
+        if not job.lazy:
+            self._record_head(job.device, job.sizes)
         return expected + max(0, used() - before)
 
     def measure_graphs(self, memory: MemoryUse) -> MemoryUse:
@@ -281,10 +282,6 @@ class ModelRunner:
             specs=self._model.attention_specs,
             caches=self._caches,
         )
-
-    def run(self, step: Step) -> dict[str, SampledToken]:
-        """Run a step and return what was sampled, by request id."""
-        return self.launch(step).collect()
 
     def may_run_ahead(self, step: Step) -> bool:
         """Say whether this step can be launched before the tokens of the one before are known."""
@@ -323,12 +320,13 @@ class ModelRunner:
         rows = step.rows
         sampling = tuple(row.sequence for row in rows if step.ahead or row.samples)
         sampled: Sampling | None = None
+        errors: dict[str, str] = {}
         if sampling:
             last = hidden
             if len(sampling) < hidden.shape[0]:
                 ends = [starts[i + 1] for i, row in enumerate(rows) if row.samples]
                 last = hidden[torch.tensor(ends, device=self._device) - 1]
-            sampled = self._choose(step, last, sampling)
+            sampled, errors = self._choose(step, last, sampling)
         prompts: dict[str, list[PositionLogprobs]] = {}
         embeddings: dict[str, list[float]] = {}
         for index, row in enumerate(() if step.ahead else rows):
@@ -340,12 +338,12 @@ class ModelRunner:
                 prompts[request_id] = chunk
             if (vector := self._pooler.add(row, states)) is not None:
                 embeddings[request_id] = vector
-        errors = dict(self.masks.errors) if sampling else {}
         return Launched(sampling, sampled, prompts, embeddings, errors)
 
     def _choose(
         self, step: Step, hidden: torch.Tensor, sequences: tuple[Sequence, ...]
-    ) -> Sampling:
+    ) -> tuple[Sampling, dict[str, str]]:
+        """Choose the sequences' tokens; also return why a sequence can't go on, by request id."""
         unknown = int(step.ahead)
         # Of other steps the hidden states are needed afterwards, and a head may overwrite them.
         if (head := self._head) is not None and step.shape.uniform_decode:
@@ -355,9 +353,9 @@ class ModelRunner:
                     lambda: head.run(hidden), sequences, unknown=unknown
                 )
                 if greedy is not None:
-                    return greedy
-        logits = self.masks.apply(self._model.compute_logits(hidden), sequences)
-        return self._sampler.start(logits, sequences, unknown=unknown)
+                    return greedy, {}
+        logits, errors = self.masks.apply(self._model.compute_logits(hidden), sequences)
+        return self._sampler.start(logits, sequences, unknown=unknown), errors
 
     def _prompt_logprobs(self, row: Row, hidden: torch.Tensor) -> list[PositionLogprobs] | None:
         """Return log-probabilities of the prompt tokens that this row's positions predict."""

@@ -15,8 +15,9 @@ class Readback:
     """
 
     def __init__(self, columns: Sequence[torch.Tensor]) -> None:
-        if len(columns) == 1 and columns[0].dtype == torch.float64:
-            numbers = columns[0].flatten()
+        first = columns[0]
+        if len(columns) == 1 and first.dtype == torch.float64 and first.device.type == "cuda":
+            numbers = first.flatten()  # the copy to the host is copy enough
         else:
             numbers = torch.cat([column.flatten().double() for column in columns])
         self._arrived: torch.cuda.Event | None = None
