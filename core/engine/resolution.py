@@ -373,15 +373,12 @@ class _Resolver:
 
     def _async_scheduling(self) -> None:
         asked, gains = self.config.async_scheduling, self.facts.device.type != "cpu"
-        self.changes["async_scheduling"] = gains if asked is None else asked
-        self._record(
-            "async_scheduling",
-            asked,
-            self.changes["async_scheduling"],
-            self.origins.get("async_scheduling", "device"),
-            "asked for"
-            if asked is not None
-            else "hides the host's work behind the device's"
-            if gains
-            else "the host and the device are one",
-        )
+        effective, reason = asked, "asked for"
+        if asked is None:
+            effective = gains
+            reason = "the host and the device are one"
+            if gains:
+                reason = "hides the host's work behind the device's"
+        self.changes["async_scheduling"] = effective
+        by = self.origins.get("async_scheduling", "device")
+        self._record("async_scheduling", asked, effective, by, reason)

@@ -15,7 +15,7 @@ from engine.errors import PluginError, ResolutionError
 from engine.facts import DeviceFacts, Facts, GraphSupport, ModelFacts
 from engine.hookspecs import API_VERSION, BASE_OF_KIND
 from engine.names import normalize
-from engine.plugin import NoOptions, Numerics, Plugin, StartupCost
+from engine.plugin import NoOptions, Numerics, StartupCost
 from engine.registry import Registry
 from engine.resolution import resolve
 from engine.settings import Settings
@@ -237,9 +237,3 @@ def _other_values(options: type[BaseModel]) -> Iterator[tuple[str, Any]]:
         for choice in field.choices:
             if choice != value:
                 yield field.name, choice
-
-
-def kind_of_base(plugin: type[Plugin]) -> str:
-    """Return the kind whose base class a plugin has; empty when it has none."""
-    names = {f"{base.__module__}:{base.__name__}" for base in plugin.__mro__}
-    return next((kind for kind, path in BASE_OF_KIND.items() if path in names), "")
