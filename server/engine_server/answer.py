@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 
 import msgspec
 from starlette.requests import Request
@@ -123,23 +123,13 @@ async def answer_job(
     if not job.body.stream:
         return await while_connected(request, _whole(metrics, job, whole))
     results, answer = await while_connected(request, _begin(metrics, job))
-    stream = _stream(answer, events, failed)
-    resources = AsyncExitStack()
-    resources.push_async_callback(results.aclose)
-    resources.push_async_callback(stream.aclose)
-    return EventStream(stream, resources)
-
-
-async def _start(metrics: Metrics, job: Job) -> Results:
-    return await Results.start(
-        job.serving.engine, job.prompts, job.params, metrics, job.spelling, job.timeout
-    )
+    return EventStream(_stream(answer, events, failed), results)
 
 
 async def _whole(
     metrics: Metrics, job: Job, whole: Callable[[Answer], msgspec.Struct | dict[str, object]]
 ) -> Response:
-    async with aclosing(await _start(metrics, job)) as results:
+    async with aclosing(await job.start(metrics)) as results:
         answer = Answer(job, results)
         async for _ in answer.deltas():
             pass
@@ -147,7 +137,7 @@ async def _whole(
 
 
 async def _begin(metrics: Metrics, job: Job) -> tuple[Results, Answer]:
-    results = await _start(metrics, job)
+    results = await job.start(metrics)
     answer = Answer(job, results)
     try:
         await answer.begin()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -44,6 +44,13 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
+class Closable(Protocol):
+    """What can be closed from outside."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+
+
 class EventStream(StreamingResponse):
     """A stream of server-sent events that closes what it reads from, however it ends.
 
@@ -52,17 +59,17 @@ class EventStream(StreamingResponse):
     closed is closed here, outside that scope.
 
     Args:
-        events: yields whole events.
-        resources: closed at the end.
+        events: yields whole events; closed at the end, and then its source.
+        source: where the events come from.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: Any, resources: AsyncExitStack) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], source: Closable) -> None:
         super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        self._resources = resources
+        self._events, self._source = events, source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
-        async with self._resources:
+        async with aclosing(self._source), aclosing(self._events):
             await super().__call__(scope, receive, send)

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.sampling_params import SamplingParams
+from engine_server.metrics import Metrics
 from engine_server.request_fields import SamplingFields
+from engine_server.results import Results
 from engine_server.state import Serving
 from engine_server.tools import ToolUse
 
@@ -42,6 +44,16 @@ class Job:
     timeout: float | None = None
     tools: ToolUse | None = None
     created: int = field(default_factory=lambda: int(time.time()))
+
+    async def start(self, metrics: Metrics) -> Results:
+        """Hand the prompts to the engine; whoever gets the results closes them.
+
+        Raises:
+            ApiError: the engine takes none of them.
+        """
+        return await Results.start(
+            self.serving.engine, self.prompts, self.params, metrics, self.spelling, self.timeout
+        )
 
 
 def new_id(prefix: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 
 import msgspec
 from starlette.requests import Request
@@ -51,20 +51,11 @@ async def respond(
         return await while_connected(request, _whole(metrics, job, whole))
     results, first = await while_connected(request, _first(metrics, job))
     events = _events(results, first, writer(job), with_usage=job.body.include_usage)
-    resources = AsyncExitStack()
-    resources.push_async_callback(results.aclose)
-    resources.push_async_callback(events.aclose)
-    return EventStream(events, resources)
-
-
-async def _start(metrics: Metrics, job: Job) -> Results:
-    return await Results.start(
-        job.serving.engine, job.prompts, job.params, metrics, job.spelling, job.timeout
-    )
+    return EventStream(events, results)
 
 
 async def _whole(metrics: Metrics, job: Job, whole: WholeAnswer) -> Response:
-    async with aclosing(await _start(metrics, job)) as results:
+    async with aclosing(await job.start(metrics)) as results:
         prompts, usage = await gather(results, prompts=len(job.prompts), n=job.params.n)
     answer = msgspec.json.encode(whole(job, prompts, usage))
     return Response(answer, media_type="application/json")
@@ -72,7 +63,7 @@ async def _whole(metrics: Metrics, job: Job, whole: WholeAnswer) -> Response:
 
 async def _first(metrics: Metrics, job: Job) -> tuple[Results, tuple[int, RequestOutput]]:
     """Wait for the first result, so that what fails before it is an ordinary HTTP error."""
-    results = await _start(metrics, job)
+    results = await job.start(metrics)
     try:
         return results, await anext(results)
     except BaseException:
