@@ -9,31 +9,11 @@ import torch
 
 from engine.errors import EngineError
 from engine.events import Notice
-from engine.runtime.simulated_graphs import SimulatedGraphDevice
 from engine.testing.compiling import ToyDecoder
+from engine.testing.conformance.toys import STRANGE, Fussy, Strange
 from engine.testing.graph_modes import GraphBench, decode, prefilled, strategy_named
 
 RECORDING = ["full", "full_and_piecewise", "full_decode_only", "piecewise"]
-
-
-class Fussy(ToyDecoder):
-    """Can't be recorded for some token counts.
-
-    Args:
-        failures: what is raised for each; None reads a value on the host.
-    """
-
-    def __init__(self, failures: dict[int, Exception | None]) -> None:
-        super().__init__(layers=2)
-        self.failures, self.device = failures, SimulatedGraphDevice()
-
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        hidden = super().forward(input_ids, positions)
-        if self.device.recording and input_ids.shape[0] in self.failures:
-            if (error := self.failures[input_ids.shape[0]]) is not None:
-                raise error
-            hidden = hidden * float(hidden.sum())
-        return hidden
 
 
 def bench_of(name: str, model: Fussy, **settings: Any) -> GraphBench:
@@ -91,28 +71,13 @@ def test_a_memory_budget_ends_recording_and_is_no_failure(name: str, abort: bool
     assert prefilled(bench, [2, 3]).step(decode([0, 1])).equal
 
 
-@torch.library.custom_op("graphs_test::strange", mutates_args=())
-def strange(x: torch.Tensor) -> torch.Tensor:
-    """An operator of a third party: it looks at values, and nobody vouches for it."""
-    return x * (2.0 if float(x.abs().sum()) > 0 else 3.0)
-
-
-strange.register_fake(torch.empty_like)
-
-
-class Strange(ToyDecoder):
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        doubled: torch.Tensor = strange(super().forward(input_ids, positions))
-        return doubled.sin()
-
-
 class Dynamic(ToyDecoder):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         hidden = super().forward(input_ids, positions)
         return hidden + (positions.nonzero().sum() * 0).to(hidden.dtype)
 
 
-UNKNOWN: dict[str, Any] = {"unknown_ops": ("graphs_test::strange",)}
+UNKNOWN: dict[str, Any] = {"unknown_ops": (STRANGE,)}
 
 
 @pytest.mark.parametrize("name", ["full", "full_decode_only"])
@@ -120,12 +85,12 @@ def test_an_unknown_operator_is_never_in_a_whole_graph(name: str) -> None:
     bench = prefilled(GraphBench(name, model=Strange(layers=2), **UNKNOWN), [5, 3])
     assert bench.captured == []
     (notice,) = [event for event in bench.events if isinstance(event, Notice)]
-    assert "graphs_test::strange" in notice.message
+    assert STRANGE in notice.message
     assert "declare_recordable" in notice.message
     result = bench.step(decode([0, 1]))
     assert result.equal
     assert result.decision.kind == "eager"
-    with pytest.raises(EngineError, match="graphs_test::strange"):
+    with pytest.raises(EngineError, match=STRANGE):
         GraphBench(name, model=Strange(layers=2), abort_on_failure=True, **UNKNOWN)
 
 

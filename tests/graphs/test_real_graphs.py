@@ -16,6 +16,7 @@ from engine.batch import BatchShape
 from engine.events import Event, GraphCaptured
 from engine.registry import Registry
 from engine.testing.compiling import ToyDecoder
+from engine.testing.conformance.toys import STRANGE, Strange
 from engine.testing.graph_modes import GraphBench, decode, prefilled, random_ids, random_steps
 from engine.testing.recordable_attention import RecordableAttention
 
@@ -151,25 +152,9 @@ def test_an_illegal_capture_costs_that_size_and_leaves_the_device_usable(name: s
         assert result.decision.padded.num_tokens == padded
 
 
-@torch.library.custom_op("graphs_test::ragged", mutates_args=())
-def ragged(x: torch.Tensor) -> torch.Tensor:
-    """An operator of a third party that waits for the device."""
-    return x * (2.0 if float(x.abs().sum()) > 0 else 3.0)
-
-
-ragged.register_fake(torch.empty_like)
-
-
-class Ragged(ToyDecoder):
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        doubled: torch.Tensor = ragged(super().forward(input_ids, positions))
-        return doubled.sin()
-
-
 @pytest.mark.parametrize("name", ["full", "piecewise"])
 def test_an_unknown_operator_is_refused_or_broken_at(name: str) -> None:
-    model = Ragged(layers=2, hidden=64)
-    bench = bench_of(name, model=model, unknown_ops=("graphs_test::ragged",))
+    bench = bench_of(name, model=Strange(layers=2, hidden=64), unknown_ops=(STRANGE,))
     prefilled(bench, [5, 3])
     result = bench.step(decode([0, 1]))
     assert result.equal
