@@ -21,7 +21,7 @@ PAGES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "write-a-graph-mode.md": (
         "cudagraph_modes",
         "decode_graphs",
-        {"cudagraph_mode": "decode_graphs"},
+        {"cudagraph_mode": "decode_graphs", "cudagraph_capture_sizes": (1, 2)},
     ),
     "write-a-backend.md": ("backends", "checked", {"mode": "vllm_compile", "backend": "checked"}),
     "write-a-pass.md": (
@@ -59,18 +59,32 @@ def test_a_page_shows_a_plugin_that_keeps_the_contract(page: str) -> None:
     assert sum(o.state == "passed" for o in outcomes) >= 5
 
 
-def test_a_page_shows_a_plugin_that_serves(page: str, tmp_path: Path) -> None:
+RECORDABLE = """
+from engine.testing.recordable_attention import RecordableAttention
+
+class Made(RecordableAttention):
+    pass
+"""
+
+
+def test_a_page_shows_a_plugin_that_serves(
+    page: str, tmp_path: Path, make_plugin: PluginMaker
+) -> None:
     kind, name, chosen = PAGES[page]
     assert name in Registry().names(kind)
+    make_plugin("recordable", kind="attention", body=RECORDABLE)
     folder = write_tiny_model(tmp_path / "model")
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-    settings: dict[str, Any] = {"threads": 1, "optimization_level": 0}
+    settings: dict[str, Any] = {"threads": 1, "optimization_level": 0, "attention": "recordable"}
     with LLM(str(folder), **settings) as llm:
         expected = llm.generate("hello", params)[0].outputs[0].token_ids
     if kind == "cudagraph_modes":
-        pytest.skip("attention that can be recorded needs a GPU; the kit records it, simulated")
+        settings["graph_device"] = "simulated"
     with LLM(str(folder), compilation_config=CompilationConfig(**chosen), **settings) as llm:
         assert llm.generate("hello", params)[0].outputs[0].token_ids == expected
+        steps = llm.core.stats().steps
+        assert (steps.get("decode_graphs|decode|1|") == 3) == (kind == "cudagraph_modes")
+        assert (name in llm.core.ledger.passes) == (kind == "passes")
 
 
 def test_the_command_lines_of_the_pages_name_the_plugin() -> None:
