@@ -12,50 +12,34 @@ may compile; the start-up phases of each are in the result.
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
+from decode_timing import Prompts, decode_times, generate, random_prompts
 
-from engine import LLM, CompilationConfig, SamplingParams
+from engine import LLM, CompilationConfig
 
 SHAPES = Path(__file__).parent / "shapes"
 
 
-def seconds(llm: LLM, prompts: list[list[int]], new: int) -> float:
-    """Return the wall seconds of one call."""
-    params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
-    start = time.perf_counter()
-    llm.generate(prompts, params, progress=False)
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def random_prompts(llm: LLM, count: int, length: int) -> list[list[int]]:
-    prompts: list[list[int]] = torch.randint(llm.core.vocab_size, (count, length)).tolist()
-    return prompts
-
-
 def decode_ms(llm: LLM, batch: int, new: int, rounds: int) -> dict[str, float]:
     """Return ms per decode step of a batch."""
-    seconds(llm, random_prompts(llm, batch, 128), new)
-    times = sorted(
-        seconds(llm, random_prompts(llm, batch, 128), new)
-        - seconds(llm, random_prompts(llm, batch, 128), 1)
-        for _ in range(rounds)
-    )
-    return {
-        name: round(1e3 * each / (new - 1), 4)
-        for name, each in zip(("least", "second"), times, strict=False)
-    }
+
+    def prompts() -> Prompts:
+        return random_prompts(llm, batch, 128)
+
+    generate(llm, prompts(), new)
+    times = sorted(decode_times(llm, prompts, new, rounds))
+    return {name: round(each, 4) for name, each in zip(("least", "second"), times, strict=False)}
 
 
 def tokens_per_second(llm: LLM) -> float:
     """Return the output tokens per second of many requests at once."""
-    seconds(llm, random_prompts(llm, 64, 512), 128)
-    return 512 * 128 / seconds(llm, random_prompts(llm, 512, 512), 128)
+    generate(llm, random_prompts(llm, 64, 512), 128)
+    seconds, _ = generate(llm, random_prompts(llm, 512, 512), 128)
+    return 512 * 128 / seconds
 
 
 @click.command()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from decode_timing import decode_times, generate
 
 from engine import LLM, CompilationConfig, EngineError, Registry, SamplingParams
 
@@ -44,16 +45,6 @@ def copy_bandwidth() -> float:
         end.synchronize()
         times.append(start.elapsed_time(end) / 1e3)
     return float(2 * source.numel() * 4 / statistics.median(times))
-
-
-def generate(llm: LLM, prompts: list[list[int]], new: int) -> tuple[float, list[list[int]]]:
-    """Return wall seconds and tokens of one call."""
-    params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    results = llm.generate(prompts, params, progress=False)
-    torch.cuda.synchronize()
-    return time.perf_counter() - start, [r.outputs[0].token_ids for r in results]
 
 
 def count_steps(llm: LLM) -> dict[tuple[str, int], int]:
@@ -167,11 +158,7 @@ def time_batch(
 ) -> tuple[float, list[list[int]]]:
     """Return ms per decode step and the tokens."""
     _, tokens = generate(llm, prompts, args.new)
-    times = []
-    for _ in range(args.rounds):
-        first, _ = generate(llm, prompts, 1)
-        whole, _ = generate(llm, prompts, args.new)
-        times.append(1e3 * (whole - first) / (args.new - 1))
+    times = decode_times(llm, lambda: prompts, args.new, args.rounds)
     return float(statistics.median(times)), tokens
 
 

@@ -28,16 +28,18 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
+from decode_timing import decode_times, generate, random_prompts
 from pass_operators import Clock, Layer, attention_rows, joined_rows, operator_rows
 from rich.console import Console
 from rich.table import Table
 
-from engine import LLM, CompilationConfig, EngineError, Registry, SamplingParams
+from engine import LLM, CompilationConfig, EngineError, Registry
 from engine.events import Event, ModelCompiled
 
 SHAPES = Path(__file__).parent / "shapes"
@@ -104,7 +106,8 @@ def engine_row(
     row: dict[str, Any] = {"passes": label, "ready s": time.perf_counter() - start, "fired": fired}
     try:
         for batch in options["batches"]:
-            prompts = torch.randint(llm.core.vocab_size, (batch, options["prompt"])).tolist()
+            prompts = partial(random_prompts, llm, batch, options["prompt"])
+            generate(llm, prompts(), options["new"])
             times = decode_times(llm, prompts, options["new"], options["rounds"])
             row[f"ms {batch}"], row[f"least {batch}"] = statistics.median(times), min(times)
         row["late compiles"] = llm.core.stats().late_compiles
@@ -115,19 +118,6 @@ def engine_row(
         if on_gpu:
             torch.cuda.empty_cache()
     return row
-
-
-def decode_times(llm: LLM, prompts: list[list[int]], new: int, rounds: int) -> list[float]:
-    """Return ms per decode step, of each round."""
-
-    def seconds(count: int) -> float:
-        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
-        start = time.perf_counter()
-        llm.generate(prompts, params, progress=False)
-        return time.perf_counter() - start
-
-    seconds(new)
-    return [1e3 * (seconds(new) - seconds(1)) / (new - 1) for _ in range(rounds)]
 
 
 def show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
