@@ -37,7 +37,7 @@ PLUGIN_GROUPS = {
 PLUGIN_ROOTS = sorted(
     {f"plugins/{path.parent.parent.name}" for path in ROOT.glob("plugins/*/*/*.py")}
 )
-IMPORT_ROOTS = ["core", "server", "cli", *PLUGIN_ROOTS]
+IMPORT_ROOTS = ["core", "server", "tools", "cli", *PLUGIN_ROOTS]
 
 
 # The metadata agrees with the folders
@@ -280,7 +280,7 @@ def test_a_spawned_child_imports_the_installed_engine(
 def test_an_editable_install_sees_new_files_at_once(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     checkout.mkdir()
-    for name in ("core", "server", "cli", "plugins"):
+    for name in ("core", "server", "tools", "cli", "plugins"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout / name)

@@ -1,0 +1,1 @@
+"""What proves and measures an engine from outside: verify, bisect, bench, doctor, profile."""
