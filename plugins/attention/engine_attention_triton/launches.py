@@ -46,7 +46,8 @@ def store_and_attend(
         "heads": spec.num_kv_heads,
         "group": spec.num_heads // spec.num_kv_heads,
         "depth": spec.head_size,
-        "padded_depth": triton.next_power_of_2(spec.head_size),
+        # A matrix product in a kernel has at least 16 columns.
+        "padded_depth": max(16, triton.next_power_of_2(spec.head_size)),
         "block_size": inputs.block_size,
     }
     plane = cache.stride(0)

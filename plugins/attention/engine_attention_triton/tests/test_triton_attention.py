@@ -58,6 +58,7 @@ def check(pairs: list[tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype) ->
     ("heads", "kv_heads", "depth", "window", "cap", "dtype"),
     [
         (4, 1, 64, None, None, torch.float32),
+        (4, 2, 8, None, None, torch.float32),
         (6, 2, 16, 7, None, torch.float16),
         (2, 2, 80, None, 2.0, torch.float32),
         (3, 1, 96, 1, None, torch.bfloat16),
