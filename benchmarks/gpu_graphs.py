@@ -10,6 +10,7 @@ exactly. Each line says ok or FAULT, what was checked, and the numbers.
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import sys
 import time

@@ -198,4 +198,5 @@ def test_a_share_that_cant_hold_a_cache_is_refused_with_one_that_can(tiny_model:
     del refused
     gc.collect()
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_allocated() < 64 * 2**20
+    # cuBLAS keeps 32 MiB for each of the two streams that were used, until the process ends.
+    assert torch.cuda.memory_allocated() <= 66 * 2**20

@@ -29,7 +29,8 @@ class CudaGraphDevice:
     name = "cuda"
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        # The last one is recorded into; those before it hold graphs from before a failure.
+        self._pools = [torch.cuda.graph_pool_handle()]
         self._stream, self._lock = _side_stream(torch.cuda.current_device())
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -59,7 +60,7 @@ class CudaGraphDevice:
     def begin(self) -> None:
         """Start recording."""
         self._graph = torch.cuda.CUDAGraph()
-        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        self._graph.capture_begin(pool=self._pools[-1], capture_error_mode="thread_local")
 
     def end(self) -> torch.cuda.CUDAGraph | None:
         """Stop recording; None when no kernel was launched since `begin`."""
@@ -85,9 +86,9 @@ class CudaGraphDevice:
 
     def memory(self) -> int:
         """Return the bytes of the pool's segments."""
-        pool = tuple(self._pool)
+        pools = {tuple(pool) for pool in self._pools}
         segments = torch.cuda.memory_snapshot()
-        mine = (s for s in segments if tuple(s.get("segment_pool_id", ())) == pool)
+        mine = (s for s in segments if tuple(s.get("segment_pool_id", ())) in pools)
         return sum((int(segment["total_size"]) for segment in mine), start=0)
 
     def _abandon(self) -> None:
@@ -99,9 +100,11 @@ class CudaGraphDevice:
             graph.capture_end()
         except RuntimeError:
             # The stream no longer records, but torch 2.11 stops here: its allocator still sends
-            # the stream's memory to the pool, and its random generators wait for the end.
+            # the stream's memory to the pool, that of pinned memory refuses another recording into
+            # the pool for good, and its random generators wait for the end of a recording.
             with suppress(RuntimeError):
-                torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pool)  # noqa: SLF001 - it has no public name
+                torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pools[-1])  # noqa: SLF001 - it has no public name
+            self._pools.append(torch.cuda.graph_pool_handle())
             del graph
             self.begin()
             self.end()
