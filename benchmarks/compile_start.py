@@ -23,11 +23,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 MODES = ("vllm_compile", "dynamo_trace_once", "stock_torch_compile")
+LIBRARIES = ("torch", "transformers.modeling_utils", "torch._inductor.compile_fx")
+"""Imported before the clock of a start begins."""
 SHAPES = Path(__file__).parent / "shapes"
 _OWN_CACHE = frozenset({"stock_torch_compile"})
 
@@ -49,6 +53,10 @@ def settings(model: str | None, shape: str | None) -> dict[str, Any]:
 
 def start_once(mode: str, store: Path, model: str | None, shape: str | None) -> dict[str, Any]:
     """Start an engine in this process and return where the time went."""
+    begun = time.perf_counter()
+    for library in LIBRARIES:
+        import_module(library)
+    imports = time.perf_counter() - begun
     from engine import LLM, CompilationConfig
     from engine.events import CompiledUnit, Event
 
@@ -62,6 +70,7 @@ def start_once(mode: str, store: Path, model: str | None, shape: str | None) -> 
     with LLM(compilation_config=chosen, on_event=observe, **settings(model, shape)) as llm:
         ledger = llm.core.ledger
     return {
+        "imports_s": imports,
         "ready_s": ledger.seconds,
         **{f"{phase}_phase_s": seconds for phase, seconds in ledger.phases.items()},
         **{f"compile_{phase}_s": seconds for phase, seconds in ledger.compile_phases.items()},
