@@ -150,6 +150,25 @@ def test_an_illegal_capture_costs_that_size_and_leaves_the_device_usable(name: s
         result = bench.step(decode(names))
         assert result.equal
         assert result.decision.padded.num_tokens == padded
+    # Nothing waits for the failed recording to end, random numbers least.
+    torch.randn(1, device="cuda")
+
+
+def test_a_pool_outlives_its_only_graph_and_an_empty_recording() -> None:
+    from engine.runtime.cuda_graphs import CudaGraphDevice
+
+    device, values = CudaGraphDevice(), torch.zeros(1, device="cuda")
+    for expected in (1, 2):
+        with device.session():
+            device.begin()
+            assert device.end() is None
+            device.begin()
+            values += 1
+            graph = device.end()
+        assert graph is not None
+        graph.replay()
+        assert int(values) == expected
+        del graph
 
 
 @pytest.mark.parametrize("name", ["full", "piecewise"])

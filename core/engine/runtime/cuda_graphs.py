@@ -14,13 +14,38 @@ import torch
 from engine.strategies import ModelCall
 
 
-@lru_cache
-def _side_stream(device: int) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """Return the stream that all graphs of a device are recorded on, and what guards it.
+class _SideStream:
+    """What all recordings of a device share.
 
-    One for all, since cuBLAS keeps 32 MiB for every stream that it was ever used on.
+    One stream for all, since cuBLAS keeps 32 MiB for every stream that it was ever used on.
+
+    Args:
+        device: the index of the device.
     """
-    return torch.cuda.Stream(device), threading.Lock()
+
+    def __init__(self, device: int) -> None:
+        self.stream = torch.cuda.Stream(device)
+        self.lock = threading.Lock()
+        # torch 2.11's allocator of pinned memory asks a graph whose recording failed about every
+        # later allocation, so such a graph may not be freed.
+        self.failed: list[torch.cuda.CUDAGraph] = []
+
+
+_side_stream = lru_cache(_SideStream)
+
+
+class _Pool:
+    """Memory that graphs share, kept by an empty graph for as long as this object lives.
+
+    Without one, a pool whose only graph is freed can't be recorded into again. To be made on the
+    side stream.
+    """
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self._keeper = torch.cuda.CUDAGraph()
+        self._keeper.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+        _end(self._keeper)
 
 
 class CudaGraphDevice:
@@ -29,15 +54,15 @@ class CudaGraphDevice:
     name = "cuda"
 
     def __init__(self) -> None:
+        self._side = _side_stream(torch.cuda.current_device())
         # The last one is recorded into; those before it hold graphs from before a failure.
-        self._pools = [torch.cuda.graph_pool_handle()]
-        self._stream, self._lock = _side_stream(torch.cuda.current_device())
+        self._pools: list[_Pool] = []
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """Enter the side stream; a recording that an exception left open is ended."""
-        with self._lock:
+        with self._side.lock:
             yield from self._recording()
 
     def _recording(self) -> Iterator[None]:
@@ -46,7 +71,9 @@ class CudaGraphDevice:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._side.stream):
+                if not self._pools:
+                    self._pools.append(_Pool())
                 try:
                     yield
                 finally:
@@ -60,20 +87,17 @@ class CudaGraphDevice:
     def begin(self) -> None:
         """Start recording."""
         self._graph = torch.cuda.CUDAGraph()
-        self._graph.capture_begin(pool=self._pools[-1], capture_error_mode="thread_local")
+        pool = self._pools[-1].handle
+        self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
 
     def end(self) -> torch.cuda.CUDAGraph | None:
         """Stop recording; None when no kernel was launched since `begin`."""
         graph = self._graph
         if graph is None:
             raise RuntimeError("no recording is in force")
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            graph.capture_end()
+        empty = _end(graph)
         self._graph = None
-        if any("CUDA Graph is empty" in str(w.message) for w in caught):
-            return None
-        return graph
+        return None if empty else graph
 
     def alias(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a view of the tensor's memory that doesn't own it."""
@@ -86,7 +110,7 @@ class CudaGraphDevice:
 
     def memory(self) -> int:
         """Return the bytes of the pool's segments."""
-        pools = {tuple(pool) for pool in self._pools}
+        pools = {tuple(pool.handle) for pool in self._pools}
         segments = torch.cuda.memory_snapshot()
         mine = (s for s in segments if tuple(s.get("segment_pool_id", ())) in pools)
         return sum((int(segment["total_size"]) for segment in mine), start=0)
@@ -103,11 +127,19 @@ class CudaGraphDevice:
             # the stream's memory to the pool, that of pinned memory refuses another recording into
             # the pool for good, and its random generators wait for the end of a recording.
             with suppress(RuntimeError):
-                torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pools[-1])  # noqa: SLF001 - it has no public name
-            self._pools.append(torch.cuda.graph_pool_handle())
-            del graph
-            self.begin()
-            self.end()
+                torch._C._cuda_endAllocateToPool(  # noqa: SLF001 - it has no public name
+                    self._side.stream.device_index, self._pools[-1].handle
+                )
+            self._side.failed.append(graph)
+            self._pools.append(_Pool())
+
+
+def _end(graph: torch.cuda.CUDAGraph) -> bool:
+    """Stop recording a graph; say whether it is empty, of which torch only warns."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        graph.capture_end()
+    return any("CUDA Graph is empty" in str(warning.message) for warning in caught)
 
 
 class _Address:
