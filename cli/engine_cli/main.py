@@ -22,6 +22,7 @@ COMMANDS = {
     "generate": Entry("engine_cli.generate:generate", "Continue prompts and print the results."),
     "chat": Entry("engine_cli.chat:chat", "Talk to a model, here or on a server."),
     "explain": Entry("engine_cli.explain:explain", "Show the settings in force, and why."),
+    "verify": Entry("engine_cli.verify:verify", "Compare modes with everything off."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),
     "cache": Entry("engine_cli.cache:cache", "Look at and move compiled artifacts."),
     "plugins": Entry("engine_cli.plugins:plugins", "List the installed plugins."),

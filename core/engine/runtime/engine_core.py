@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -17,6 +18,7 @@ from engine.events import (
     SettingsResolved,
 )
 from engine.models import CausalLM
+from engine.recording import Checkpoint as Seen
 from engine.registry import Registry
 from engine.request import EngineOutput, EngineRequest, EngineStats
 from engine.runtime.assembly import Strategies, assemble, attach_observers
@@ -295,6 +297,17 @@ class EngineCore:
         self._scheduler.abort(request_id, reason="error")
         self._runner.forget(request_id)
         return EngineOutput(request_id=request_id, finish_reason="error", error=message)
+
+    @contextmanager
+    def watch(self) -> Iterator[list[list[Seen]]]:
+        """Run steps as compiled but without graphs, and look into them; for tools.
+
+        Yields:
+            What every break op read and wrote, and the hidden states: a list for each step that
+            runs inside the block, which grows meanwhile.
+        """
+        with self._runner.watch() as watched:
+            yield watched.passes
 
     def stats(self) -> EngineStats:
         """Return a snapshot of the counters."""

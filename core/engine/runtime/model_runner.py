@@ -38,6 +38,7 @@ from engine.runtime.scheduler import Row, Step
 from engine.runtime.sequence import Sequence
 from engine.runtime.startup import compile_request
 from engine.runtime.step_buffers import StepBuffers
+from engine.runtime.watched import WatchedSteps
 from engine.strategies import CompiledModel, CompileJob, GraphJob, ModelInputs
 
 
@@ -282,6 +283,18 @@ class ModelRunner:
             specs=self._model.attention_specs,
             caches=self._caches,
         )
+
+    @contextmanager
+    def watch(self) -> Iterator[WatchedSteps]:
+        """Run steps without graphs, and keep what their break ops read and write."""
+        assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
+        strategies = self._strategies
+        watched = WatchedSteps(strategies.graphs.NAME, self._compiled.call)
+        self._strategies = replace(strategies, graphs=watched)
+        try:
+            yield watched
+        finally:
+            self._strategies = strategies
 
     def may_run_ahead(self, step: Step) -> bool:
         """Say whether this step can be launched before the tokens of the one before are known."""
