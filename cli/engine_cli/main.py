@@ -23,6 +23,7 @@ COMMANDS = {
     "chat": Entry("engine_cli.chat:chat", "Talk to a model, here or on a server."),
     "explain": Entry("engine_cli.explain:explain", "Show the settings in force, and why."),
     "verify": Entry("engine_cli.verify:verify", "Compare modes with everything off."),
+    "bisect": Entry("engine_cli.bisect:bisect", "Name the part of the modes that is wrong."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),
     "cache": Entry("engine_cli.cache:cache", "Look at and move compiled artifacts."),
     "plugins": Entry("engine_cli.plugins:plugins", "List the installed plugins."),

@@ -58,7 +58,7 @@ class Comparison:
     """What came of comparing all answers.
 
     Attributes:
-        tokens: new tokens compared.
+        tokens: new tokens compared; each prompt is answered twice.
         differing: tokens that differ from the reference's, the first of each answer only.
         near_ties: those of them where the reference itself could hardly decide.
         deviation: the largest difference of a log-probability.
@@ -108,10 +108,11 @@ class _Judge:
         self._divergences: list[Divergence] = []
 
     def see(self, batch: Batch, index: int, wanted: Answer, found: Answer) -> None:
-        fault = next(self._faults(wanted, found), None)
-        if fault is not None:
-            before = batch.prompts[index] + wanted.tokens[: max(0, fault.position)]
-            kind, position, what = fault
+        first: dict[Kind, _Fault] = {}
+        for fault in self._faults(wanted, found):
+            first.setdefault(fault.kind, fault)
+        for kind, position, what in sorted(first.values(), key=lambda fault: fault.position):
+            before = batch.prompts[index] + wanted.tokens[: max(0, position)]
             self._divergences.append(Divergence(kind, batch.name, index, position, what, before))
 
     def repeated(self, batch: Batch, first: Sequence[Answer], second: Sequence[Answer]) -> None:
@@ -124,7 +125,6 @@ class _Judge:
 
     def _faults(self, wanted: Answer, found: Answer) -> Iterator[_Fault]:
         """Yield what is wrong with an answer, and at which token."""
-        self._tokens += len(wanted.tokens)
         if found.error:
             yield _Fault("error", len(found.tokens), f"it failed: {found.error}")
         for a, b in zip(wanted.prompt_logprobs, found.prompt_logprobs, strict=False):
@@ -146,6 +146,7 @@ class _Judge:
     def _token_faults(
         self, wanted: Answer, tokens: Sequence[int], others: Sequence[int]
     ) -> Iterator[_Fault]:
+        self._tokens += len(tokens)
         if len(tokens) != len(others):
             what = f"{len(others)} tokens instead of {len(tokens)}"
             yield _Fault("token", min(len(tokens), len(others)), what)

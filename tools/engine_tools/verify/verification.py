@@ -13,7 +13,7 @@ from engine_tools.verify.answers import Answer, Answers, answer
 from engine_tools.verify.comparison import Comparison, compare
 from engine_tools.verify.places import first_place, look
 from engine_tools.verify.report import Check, Report
-from engine_tools.verify.workload import Limits, workload
+from engine_tools.verify.workload import Batch, Limits, workload
 
 _SAME = (
     "device",
@@ -55,7 +55,7 @@ class Verification:
         self._on_event, self._progress = on_event or (lambda _event: None), progress
         resolution = resolve_settings(settings)
         self._pinned = {name: getattr(resolution.config, name) for name in _SAME}
-        self._reference = reference_settings(self._pin(settings))
+        self._reference = reference_settings(self.pin(settings))
         chosen = resolution.config.compilation_config
         sizes = {*(chosen.cudagraph_capture_sizes or ()), *(chosen.compile_sizes or ())}
         self._progress("reference: none / none / eager")
@@ -63,7 +63,7 @@ class Verification:
             self.batches = workload(_limits(llm, sizes), seed, _encode(llm, prompts))
             self.answers = self._answer(llm)
 
-    def _pin(self, settings: Settings) -> Settings:
+    def pin(self, settings: Settings) -> Settings:
         """Return settings with the limits of the verification, and nothing cached by prefix."""
         config = settings.config.model_copy(update={**self._pinned, "enable_prefix_caching": False})
         said = dict.fromkeys((*self._pinned, "enable_prefix_caching"), _BY)
@@ -95,7 +95,7 @@ class Verification:
         Raises:
             EngineError: it is refused, or can't start.
         """
-        settings = self._pin(settings)
+        settings = self.pin(settings)
         captured: list[GraphCaptured] = []
 
         def note(event: Event) -> None:
@@ -144,6 +144,20 @@ class Verification:
         detail = errors[0] if errors else "no replay differs from its step without graphs"
         return Check("poisoned buffers reach no answer", not errors, detail)
 
+    def compare_on(self, settings: Settings, batches: Sequence[Batch]) -> list[Comparison]:
+        """Compare on other batches than the verification's; one comparison for each."""
+        settings = self.pin(settings)
+        found: list[dict[str, list[Answer]]] = []
+        for one in (self._reference, settings):
+            with self._engine(one) as llm:
+                found.append({batch.name: answer(llm, batch) for batch in batches})
+                numerics, _ = declared(llm.resolution, llm.core.ledger.passes)
+                dtype = llm.resolution.config.dtype
+        return [
+            compare([batch], found[0], found[1], numerics=numerics, dtype=dtype)
+            for batch in batches
+        ]
+
     def locate(self, settings: Settings, comparison: Comparison) -> str:
         """Say which layer the first wrong answer comes from."""
         if not comparison.divergences:
@@ -151,7 +165,7 @@ class Verification:
         tokens = comparison.divergences[0].token_ids
         self._progress("looking for the layer")
         seen = []
-        for one in (self._reference, self._pin(settings)):
+        for one in (self._reference, self.pin(settings)):
             with self._engine(one) as llm:
                 seen.append(look(llm, tokens))
         return first_place(seen[0], seen[1], len(tokens)) or (
