@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -22,6 +23,7 @@ from engine.request import EngineOutput, EngineRequest, EngineStats
 from engine.runtime.assembly import Strategies, assemble, attach_observers
 from engine.runtime.block_pool import BlockPool
 from engine.runtime.counts import Counts
+from engine.runtime.dump_folder import open_dump
 from engine.runtime.grammar_queue import GrammarQueue, Grammars
 from engine.runtime.kv_memory import bytes_per_block, plan_blocks
 from engine.runtime.launched import Launched
@@ -35,7 +37,9 @@ from engine.runtime.loading import (
 )
 from engine.runtime.memory import MemoryUse, human
 from engine.runtime.model_runner import ModelRunner
+from engine.runtime.planning import keep_start, start_factors
 from engine.runtime.scheduler import Scheduler, Step
+from engine.runtime.start_dump import StartDump
 from engine.runtime.startup import FallingBack, LedgerBook, compile_request
 from engine.settings import Settings
 from engine.structured_outputs import StructuredOutputs
@@ -68,11 +72,14 @@ class EngineCore:
         compile_only: bool = False,
     ) -> None:
         registry = registry or Registry()
+        self._dump = open_dump(settings.config.debug_dump, Path(settings.config.model or "demo").name)
         self._compile_only, self.kv_tokens = compile_only, 0
         self.events, book = EventBus(), LedgerBook()
         self.events.subscribe(book.observe)
         self._counts = Counts()
         self.events.subscribe(self._counts.observe)
+        written = StartDump(self._dump)
+        self.events.subscribe(written.observe)
         if on_event is not None:
             self.events.subscribe(on_event)
         checkpoint = open_checkpoint(settings, registry)
@@ -100,8 +107,12 @@ class EngineCore:
         """Where the device's memory went; None on the CPU."""
         self.events.emit(SettingsResolved(self.resolution))
         fallback = FallingBack(settings, checkpoint, registry, self.events)
+        factors = start_factors(self.resolution.config, checkpoint)
         self._runner = self._start(checkpoint, registry, fallback)
         self.ledger = book.close()
+        written.resolved(self.resolution)
+        if not compile_only:
+            keep_start(self.resolution.config, factors, self.ledger)
         self.events.emit(EngineReady(self.ledger))
         self._counts.start_serving()
 
@@ -166,6 +177,7 @@ class EngineCore:
             vocab_size=self.vocab_size,
             events=self.events,
             grammars=self._grammars,
+            dump=self._dump,
         )
         try:
             runner.compile()

@@ -16,7 +16,8 @@ from engine.artifacts import open_store
 from engine.attention import AttentionInputs
 from engine.batch import BatchShape
 from engine.config import EngineConfig
-from engine.events import EventBus, ModelCompiled, Notice, StepRan
+from engine.dump import GraphDump
+from engine.events import CapturePlanned, EventBus, ModelCompiled, Notice, StepRan
 from engine.forward_context import ForwardContext, forward_context
 from engine.graph_device import GraphDevice
 from engine.models import CausalLM
@@ -53,6 +54,7 @@ class ModelRunner:
         vocab_size: V.
         events: where steps are reported.
         grammars: computes masks for constrained sequences.
+        dump: takes what people want to read of the start.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class ModelRunner:
         vocab_size: int,
         events: EventBus,
         grammars: Grammars,
+        dump: GraphDump | None = None,
     ) -> None:
+        self._dump = dump or GraphDump()
         self._model, self._config, self._strategies = model, config, strategies
         self._events = events
         needs = strategies.graphs.NEEDS_GRAPHS
@@ -126,6 +130,7 @@ class ModelRunner:
                 key_factors=key_factors(self._config, self._strategies, self._model),
                 model_name=model_name(self._config),
                 require_cache=self._config.compilation_config.require_cache,
+                dump=self._dump.inside(f"compile-{compiler.NAME}"),
             )
             self._compiled = compiler.compile(job)
         self._events.emit(ModelCompiled(compiler.NAME, self._compiled.report))
@@ -133,8 +138,10 @@ class ModelRunner:
     def capture(self) -> None:
         """Let the graph strategy record what it planned."""
         with self._events.phase("capture"), torch.inference_mode():
-            job = self._graph_job()
-            self._strategies.graphs.prepare(job)
+            job, graphs = self._graph_job(), self._strategies.graphs
+            if graphs.NEEDS_GRAPHS:
+                self._events.emit(CapturePlanned(graphs.NAME, graphs.plan(job), job.lazy))
+            graphs.prepare(job)
             if job.device is not None and self._device.type == "cuda" and not job.lazy:
                 self._head = self._record_head(job.device, job.sizes)
         self._recorder = job.device
@@ -181,6 +188,7 @@ class ModelRunner:
             dummy_batch=self.dummy_batch,
             make=self._strategies.make_graphs,
             unknown_ops=self._unknown_ops or (),
+            dump=self._dump.inside(f"capture-{self._strategies.graphs.NAME}"),
         )
 
     def _unknown_operators(self) -> tuple[str, ...]:
