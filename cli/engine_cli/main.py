@@ -23,6 +23,7 @@ COMMANDS = {
     "chat": Entry("engine_cli.chat:chat", "Talk to a model, here or on a server."),
     "explain": Entry("engine_cli.explain:explain", "Show the settings in force, and why."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),
+    "profile": Entry("engine_cli.profile:profile", "Show where the time of a step goes."),
     "cache": Entry("engine_cli.cache:cache", "Look at and move compiled artifacts."),
     "plugins": Entry("engine_cli.plugins:plugins", "List the installed plugins."),
 }

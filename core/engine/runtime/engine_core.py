@@ -18,6 +18,7 @@ from engine.events import (
     SettingsResolved,
 )
 from engine.models import CausalLM
+from engine.ranges import step_range
 from engine.registry import Registry
 from engine.request import EngineOutput, EngineRequest, EngineStats
 from engine.runtime.assembly import Strategies, assemble, attach_observers
@@ -270,7 +271,8 @@ class EngineCore:
             self._admit_compiled()
         flying, self._ahead = self._ahead, None
         if flying is None:
-            step = self._scheduler.schedule()
+            with step_range("schedule"):
+                step = self._scheduler.schedule()
             if not step.rows:
                 return self._scheduler.finish_step(step, {})
         else:
@@ -279,7 +281,8 @@ class EngineCore:
             launched = self._runner.launch(step) if flying is None else flying[1]
             if self.resolution.config.async_scheduling:
                 self._launch_ahead(step, launched)
-            sampled = launched.collect()
+            with step_range("readback"):
+                sampled = launched.collect()
         except Exception as error:
             logger.exception("a step of %d rows failed", len(step.rows))
             message = f"the step failed: {type(error).__name__}: {error}"
@@ -288,7 +291,8 @@ class EngineCore:
         else:
             failed = {name: token.error for name, token in sampled.items() if token.error}
         errors = [self._fail(request_id, message) for request_id, message in failed.items()]
-        outputs = self._scheduler.finish_step(step, sampled)
+        with step_range("finish"):
+            outputs = self._scheduler.finish_step(step, sampled)
         for output in outputs:
             if output.finish_reason is not None:
                 self._runner.forget(output.request_id)
@@ -298,7 +302,8 @@ class EngineCore:
 
     def _launch_ahead(self, step: Step, launched: Launched) -> None:
         """Launch the step after a running one, if it can be known already."""
-        following = self._scheduler.schedule_ahead(step)
+        with step_range("schedule"):
+            following = self._scheduler.schedule_ahead(step)
         if following is not None and self._runner.may_run_ahead(following):
             self._ahead = following, self._runner.launch(following, after=launched)
 

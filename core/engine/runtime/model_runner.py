@@ -22,6 +22,7 @@ from engine.forward_context import ForwardContext, forward_context
 from engine.graph_device import GraphDevice
 from engine.models import CausalLM
 from engine.ops import OperatorWatch
+from engine.ranges import step_range
 from engine.recording import mixed_shape
 from engine.request import PositionLogprobs
 from engine.runtime.assembly import Strategies
@@ -307,20 +308,23 @@ class ModelRunner:
             after: the step before, if `step` is ahead: its tokens are taken on the device.
         """
         graphs = self._strategies.graphs
-        decision = graphs.dispatch(step.shape)
-        if after is None:
-            inputs, attention = self._buffers.fill(step.rows, step.shape, decision.padded)
-        else:
-            inputs, attention = self._buffers.fill_ahead(
-                step.rows, step.shape, decision.padded, after.tokens_of(step.rows)
-            )
-        with forward_context(self._context(step.shape, attention)):
+        with step_range("prepare"):
+            decision = graphs.dispatch(step.shape)
+            if after is None:
+                inputs, attention = self._buffers.fill(step.rows, step.shape, decision.padded)
+            else:
+                inputs, attention = self._buffers.fill_ahead(
+                    step.rows, step.shape, decision.padded, after.tokens_of(step.rows)
+                )
+            context = self._context(step.shape, attention)
+        with forward_context(context), step_range("forward" if decision.reason else "replay"):
             hidden = graphs.run(decision, inputs)
         tokens = step.shape.num_tokens
         self._events.emit(
             StepRan(graphs.NAME, decision.kind, tokens, decision.padded.num_tokens, decision.reason)
         )
-        return self._sample(step, hidden[:tokens], attention.host_query_start)
+        with step_range("sample"):
+            return self._sample(step, hidden[:tokens], attention.host_query_start)
 
     def _sample(
         self, step: Step, hidden: torch.Tensor, starts: np.ndarray[Any, np.dtype[np.int32]]

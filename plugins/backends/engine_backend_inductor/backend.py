@@ -134,7 +134,8 @@ class InductorBackend(Backend):
         """Return inductor's Python, which holds the source of its kernels; also of what is kept."""
         folder = self._folders.get(compiled)
         paths = self._files.get(compiled, ()) if folder is None else folder.path.glob("*/*.py")
-        return {path.name: path.read_text() for path in sorted(paths) if path.exists()}
+        texts = [path.read_text() for path in sorted(paths) if path.exists()]
+        return {f"output_code{f'_{n}' * (n > 1)}.py": text for n, text in enumerate(texts, 1)}
 
     def save(self, compiled: Callable[..., Any]) -> bytes | None:
         """Pack what inductor made, kernels included; None for a graph that it doesn't keep."""
