@@ -18,11 +18,11 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 def profiling() -> bool:
     """Say whether PyTorch's profiler runs; for loops that would ask many times in a step."""
-    return profiler._is_profiler_enabled  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001 - PyTorch's own hooks look at it; it has no public name
+    return profiler._is_profiler_enabled  # noqa: SLF001 - its hooks look at it; it has no public name
 
 
 def step_range(name: str) -> AbstractContextManager[None]:
     """Return a context that shows as `engine:NAME` in a trace; one that does nothing otherwise."""
-    if not profiler._is_profiler_enabled:  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+    if not profiler._is_profiler_enabled:  # noqa: SLF001 - as above
         return _NOTHING
-    return profiler.record_function(PREFIX + name)  # type: ignore[no-untyped-call]
+    return profiler.record_function(PREFIX + name)

@@ -73,14 +73,17 @@ class EngineCore:
         compile_only: bool = False,
     ) -> None:
         registry = registry or Registry()
-        self._dump = open_dump(settings.config.debug_dump, Path(settings.config.model or "demo").name)
+        self._dump = open_dump(
+            settings.config.debug_dump, Path(settings.config.model or "demo").name
+        )
         self._compile_only, self.kv_tokens = compile_only, 0
         self.events, book = EventBus(), LedgerBook()
         self.events.subscribe(book.observe)
         self._counts = Counts()
         self.events.subscribe(self._counts.observe)
         written = StartDump(self._dump)
-        self.events.subscribe(written.observe)
+        if self._dump.active:
+            self.events.subscribe(written.observe)
         if on_event is not None:
             self.events.subscribe(on_event)
         checkpoint = open_checkpoint(settings, registry)
@@ -111,7 +114,8 @@ class EngineCore:
         factors = start_factors(self.resolution.config, checkpoint)
         self._runner = self._start(checkpoint, registry, fallback)
         self.ledger = book.close()
-        written.resolved(self.resolution)
+        if self._dump.active:
+            written.resolved(self.resolution)
         if not compile_only:
             keep_start(self.resolution.config, factors, self.ledger)
         self.events.emit(EngineReady(self.ledger))

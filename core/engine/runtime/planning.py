@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import NoReturn
 
 import torch
 
 from engine.artifact_file import artifact_key
-from engine.batch import BatchShape
 from engine.cache_key import settings_factors
 from engine.config import EngineConfig
 from engine.environment import environment_factors
@@ -23,10 +21,10 @@ from engine.runtime.loading import Checkpoint, open_checkpoint, resolve_for
 from engine.runtime.startup import compile_request
 from engine.settings import Settings, as_settings
 from engine.start_plan import CapturePlan, CompilePlan, StartPlan
-from engine.strategies import CompiledModel, CompileReport, CompileRequest, GraphJob, ModelInputs
+from engine.strategies import CompiledModel, CompileReport, CompileRequest, GraphJob
 from engine.token_range import plan_ranges
 
-_ELSEWHERE = frozenset({"cache_dir", "require_cache"})
+_ELSEWHERE = {"cache_dir", "require_cache"}
 """Settings of `CompilationConfig` that say where artifacts lie, not what a start does."""
 
 
@@ -75,7 +73,9 @@ def plan_start(settings: EngineConfig | Settings, registry: Registry | None = No
     config = resolution.config
     strategies = assemble(config, registry)
     request = compile_request(config)
-    strategies.compiler.check(request)
+    if config.compilation_config.splitting_ops is None:
+        # Operators that are named may be such as only the model's code defines, at the start.
+        strategies.compiler.check(request)
     kept = StartsFolder(config.compilation_config.cache_dir)
     return StartPlan(
         resolution,
@@ -110,7 +110,7 @@ def _plan_capture(config: EngineConfig, strategies: Strategies) -> CapturePlan:
     if not graphs.NEEDS_GRAPHS:
         return CapturePlan(graphs.NAME)
     job = GraphJob(
-        compiled=CompiledModel(_not_yet, CompileReport()),
+        compiled=CompiledModel(_nothing_yet, CompileReport()),
         device=None,
         sizes=tuple(sorted(chosen.cudagraph_capture_sizes or ())),
         max_num_seqs=config.max_num_seqs,
@@ -120,7 +120,7 @@ def _plan_capture(config: EngineConfig, strategies: Strategies) -> CapturePlan:
         abort_on_failure=chosen.on_capture_failure == "abort",
         debug=chosen.debug_graphs,
         events=EventBus(),
-        dummy_batch=_no_batch,
+        dummy_batch=_nothing_yet,
         make=strategies.make_graphs,
     )
     try:
@@ -130,9 +130,5 @@ def _plan_capture(config: EngineConfig, strategies: Strategies) -> CapturePlan:
         return CapturePlan(graphs.NAME, lazy=lazy, unknown=f"{type(error).__name__}: {error}")
 
 
-def _not_yet(input_ids: torch.Tensor, positions: torch.Tensor) -> NoReturn:
-    raise RuntimeError("nothing is compiled: this is a plan")
-
-
-def _no_batch(shape: BatchShape) -> AbstractContextManager[ModelInputs]:
-    raise RuntimeError("nothing is loaded: this is a plan")
+def _nothing_yet(*_: object) -> NoReturn:
+    raise RuntimeError("nothing is loaded or compiled: this is a plan")

@@ -130,7 +130,7 @@ def _new_tokens(llm: Any, workload: Workload) -> int:
     The first ones decode while the prompts of the last are computed, and a step that runs ahead
     must have something to compute.
     """
-    budget = llm.resolution.config.max_num_batched_tokens
+    budget = int(llm.resolution.config.max_num_batched_tokens)
     prefills = -(-workload.batch * (workload.prompt_tokens + 1) // budget)
     return workload.steps + prefills + 2
 

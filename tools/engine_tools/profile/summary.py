@@ -77,7 +77,7 @@ def _phase(trace: Trace, name: str) -> Phase:
     windows, threads = [span.interval for span in steps], {span.thread for span in steps}
     ranges = [s for s in trace.ranges if not s.name.startswith(STEP) and _in(s, windows)]
     operators = [s for s in trace.operators if s.thread in threads and _in(s, windows)]
-    device = [s for s in trace.device if common([s.interval], windows)]
+    device = [s for s in trace.device if _overlaps(s, windows)]
     if trace.device:
         shares = _device_shares(windows, ranges, device)
         top = _totals((s.name, _length(s.interval)) for s in device)
@@ -97,6 +97,10 @@ def _phase(trace: Trace, name: str) -> Phase:
 
 def _in(span: Span, windows: Sequence[Interval]) -> bool:
     return any(w.start <= span.interval.start and span.interval.end <= w.end for w in windows)
+
+
+def _overlaps(span: Span, windows: Sequence[Interval]) -> bool:
+    return any(w.start < span.interval.end and span.interval.start < w.end for w in windows)
 
 
 def _length(interval: Interval) -> float:
