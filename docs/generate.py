@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs.reference import hooks, interfaces
+from docs.reference import events, hooks, interfaces
 from docs.requests import requests
 
 from engine.config import EngineConfig
@@ -151,6 +151,7 @@ def _cell(value: Any) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
+    "events": events,
     "hooks": hooks,
     "interfaces": interfaces,
     "levels": levels,

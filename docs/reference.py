@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import textwrap
 from pkgutil import resolve_name
 
+from engine.events import Event
 from engine.hookspecs import BASE_OF_KIND, HOOK_OF_KIND, PROJECT, EngineSpec
 
 INTERFACES = {
@@ -67,12 +69,17 @@ INTERFACES = {
         "engine.batch:BatchShape",
         "engine.forward_context:ForwardContext",
     ),
+    "What is written for people": ("engine.dump:GraphDump",),
     "Events": (
+        "engine.events:SettingsResolved",
         "engine.events:PhaseStarted",
         "engine.events:PhaseAdvanced",
         "engine.events:PhaseFinished",
         "engine.events:CompiledUnit",
+        "engine.events:ModelCompiled",
+        "engine.events:CapturePlanned",
         "engine.events:GraphCaptured",
+        "engine.events:EngineReady",
         "engine.events:StepRan",
         "engine.events:Notice",
         "engine.events:EventBus",
@@ -90,6 +97,20 @@ def hooks() -> str:
         subclass = f" A subclass of `{base.replace(':', '.')}`." if base else ""
         when = " ".join(called.split()).removeprefix("Called ")
         lines.append(f"| `{PROJECT}.{kind}` | `{hook}()` | {meaning}{subclass} | {when} |\n")
+    return "".join(lines)
+
+
+def events() -> str:
+    """Return a table of the events: fields, and when each is emitted."""
+    lines = ["| event | fields | emitted when |\n| --- | --- | --- |\n"]
+    for path in INTERFACES["Events"]:
+        cls = resolve_name(path)
+        if not issubclass(cls, Event):
+            continue
+        fields = ", ".join(f"`{f.name}: {f.type}`" for f in dataclasses.fields(cls))
+        meaning = " ".join((inspect.getdoc(cls) or "").split())
+        fields = fields.replace("|", r"\|")
+        lines.append(f"| `{cls.__name__}` | {fields} | {meaning} |\n")
     return "".join(lines)
 
 

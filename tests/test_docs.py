@@ -116,7 +116,7 @@ def test_the_three_spellings_of_the_configuration_page_say_the_same(
         program, _, model, *flags = shlex.split(line)
         assert (program, model) == ("engine", "MODEL")
         assert main(["explain", str(tiny_model), "--json", *flags]) == 0
-        records = json.loads(capsys.readouterr().out)
+        records = json.loads(capsys.readouterr().out)["settings"]
         results.append({r["setting"]: (r["requested"], r["effective"]) for r in records})
     assert len(results) == 3
     assert results[0] == results[1] == results[2]
@@ -130,7 +130,8 @@ def test_the_configuration_file_of_the_page_is_read(
     path = tmp_path / "engine.yaml"
     path.write_text(text.replace("path/to/model", str(tiny_model)))
     assert main(["explain", "--json", "--config", str(path)]) == 0
-    records = {r["setting"]: r for r in json.loads(capsys.readouterr().out)}
+    shown = json.loads(capsys.readouterr().out)
+    records = {r["setting"]: r for r in shown["settings"]}
     assert records["dtype"]["effective"] == "bfloat16"
     assert records["compilation_config.cudagraph_mode"]["decided_by"] == "engine.yaml"
 

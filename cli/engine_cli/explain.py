@@ -1,4 +1,4 @@
-"""`engine explain`: the settings in force and why, without loading a weight."""
+"""`engine explain`: the settings in force and why, and what a start does, without one."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ from engine_cli.state import State
     "explain",
     params=[
         verbose_option(),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print every record as JSON."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print everything as JSON."),
     ],
 )
 @click.pass_obj
 def explain(state: State, /, sources: Sources, verbose: bool, as_json: bool) -> None:
-    """Show what each setting becomes for MODEL on this machine, and why.
+    """Show what each setting becomes for MODEL on this machine, and what a start will do.
 
-    Reads the model's configuration but none of its weights.
+    The settings come with the reason for each; then what is compiled and recorded, and what that
+    took the last time here. Reads the model's configuration but none of its weights.
     """
     settings = sources.settings(state)
     state.tell_notes()
-    from engine import resolve_settings
+    from engine import plan_start
 
-    resolution = resolve_settings(settings)
+    plan = plan_start(settings)
     if as_json:
-        click.echo(json.dumps(resolution.to_dicts(), indent=2))
-    else:
-        show_settings(resolution, sys.stdout, verbose=verbose)
+        content = {"settings": plan.resolution.to_dicts(), "plan": plan.to_dict()}
+        click.echo(json.dumps(content, indent=2))
+        return
+    show_settings(plan.resolution, sys.stdout, verbose=verbose)
+    click.echo()
+    for line in plan.lines():
+        click.echo(line)

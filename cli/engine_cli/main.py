@@ -25,6 +25,7 @@ COMMANDS = {
     "verify": Entry("engine_cli.verify:verify", "Compare modes with everything off."),
     "bisect": Entry("engine_cli.bisect:bisect", "Name the part of the modes that is wrong."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),
+    "profile": Entry("engine_cli.profile:profile", "Show where the time of a step goes."),
     "cache": Entry("engine_cli.cache:cache", "Look at and move compiled artifacts."),
     "plugins": Entry("engine_cli.plugins:plugins", "List the installed plugins."),
 }

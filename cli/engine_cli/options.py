@@ -36,6 +36,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         ENFORCE_EAGER,
         "compilation_config",
         "on_downgrade",
+        "debug_dump",
     ),
     "Device and numerics": ("device", "dtype", "attention", "graph_device", "threads"),
     "Memory and scheduler": (

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from engine.runtime.bundling import compile_bundle
     from engine.runtime.llm import LLM
     from engine.runtime.loading import resolve_settings
+    from engine.runtime.planning import plan_start
     from engine.sampling_params import SamplingParams
     from engine.settings import Settings
     from engine.structured_outputs import StructuredOutputs
@@ -68,6 +69,7 @@ _HOME = {
     "StructuredOutputs": "engine.structured_outputs",
     "UnknownPluginError": "engine.errors",
     "compile_bundle": "engine.runtime.bundling",
+    "plan_start": "engine.runtime.planning",
     "resolve_settings": "engine.runtime.loading",
 }
 
@@ -102,6 +104,7 @@ __all__ = [
     "StructuredOutputs",
     "UnknownPluginError",
     "compile_bundle",
+    "plan_start",
     "resolve_settings",
 ]
 

@@ -42,7 +42,7 @@ _TOKENS = OutOfKey("each artifact's range of tokens is in its key")
 _WEIGHTS = OutOfKey("weights are inputs of compiled code; their shapes are in the graph")
 _CACHE = OutOfKey("says where the same block lies and how many there are, outside the graph")
 _REQUESTS = OutOfKey("it is about requests; compiled code sees tokens only")
-_WATCH = OutOfKey("observers only watch, they change no code")
+_WATCH = OutOfKey("it only watches, and changes no code")
 _STORE = OutOfKey("where an artifact is kept doesn't change it")
 
 
@@ -170,6 +170,8 @@ class EngineConfig(_Frozen):
     """Installed event observers to attach to the engine."""
     on_downgrade: Annotated[Literal["error", "warn"], _EFFECT] = "error"
     """What happens when an explicit request can't be honoured."""
+    debug_dump: Annotated[Path | None, _WATCH] = None
+    """Where to write what each start makes: graphs, passes, pieces, generated code, plans."""
     hf_overrides: dict[str, Any] = Field(default_factory=dict)
     """Values that replace those of the model's config.json."""
     compilation_config: CompilationConfig = Field(default_factory=CompilationConfig)

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from engine.batch import BatchShape
     from engine.ledger import StartupLedger
     from engine.resolution import Resolution
     from engine.strategies import CompileReport
@@ -62,7 +63,8 @@ class PhaseFinished(Event):
 class CompiledUnit(Event):
     """A compile strategy made one callable; `cached` when it came from the artifact store.
 
-    `late` marks a compilation after the engine was ready, which is a fault.
+    `late` marks a compilation after the engine was ready, which is a fault; `reason` is then the
+    guard that failed. `num_bytes` is the artifact's size, where it is kept.
     """
 
     unit: str
@@ -70,6 +72,7 @@ class CompiledUnit(Event):
     cached: bool = False
     late: bool = False
     reason: str = ""
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,18 @@ class EngineReady(Event):
     """The start-up is over; the ledger says where its time went."""
 
     ledger: StartupLedger
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePlanned(Event):
+    """A graph strategy is about to record these shapes; `lazy` where it does so as it meets them.
+
+    `mode` is the strategy's name. A graph mode that records nothing plans nothing.
+    """
+
+    mode: str
+    shapes: tuple[BatchShape, ...]
+    lazy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,31 @@ class LedgerUnit(msgspec.Struct, frozen=True):
         name: of the graph and of its range of tokens, as the compile mode calls them.
         seconds: to compile or to load it.
         cached: it came from the artifact store.
+        num_bytes: of its artifact; 0 where none is kept.
     """
 
     name: str
     seconds: float
     cached: bool = False
+    num_bytes: int = 0
+
+
+class LedgerCapture(msgspec.Struct, frozen=True):
+    """The graphs of one kind that were recorded before the engine was ready.
+
+    Attributes:
+        kind: the graph strategy's label.
+        sizes: tokens of each graph, in the order of recording.
+        seconds: for all of them.
+        num_bytes: by which the graphs' memory grew.
+        dropped: how many more were given up.
+    """
+
+    kind: str
+    sizes: tuple[int, ...] = ()
+    seconds: float = 0.0
+    num_bytes: int = 0
+    dropped: int = 0
 
 
 class StartupLedger(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +60,7 @@ class StartupLedger(msgspec.Struct, frozen=True, kw_only=True):
         unkept: units that the store can't keep, with the reason; compiled at each start.
         passes: how many times each FX pass fired.
         units: one entry per callable, in the order in which they were made.
+        captures: one entry per kind of recorded graph.
     """
 
     seconds: float = 0.0
@@ -54,6 +75,7 @@ class StartupLedger(msgspec.Struct, frozen=True, kw_only=True):
     unkept: dict[str, str] = {}
     passes: dict[str, int] = {}
     units: tuple[LedgerUnit, ...] = ()
+    captures: tuple[LedgerCapture, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """Yield the ledger as a few lines of text."""
@@ -62,6 +84,13 @@ class StartupLedger(msgspec.Struct, frozen=True, kw_only=True):
         yield f"started in {self.seconds:.1f} s: {_seconds(phases)}"
         if self.compile_phases:
             yield f"compile ({self.compile_mode}): {_seconds(self.compile_phases)}"
+        for each in self.captures:
+            given_up = f", {each.dropped} given up" if each.dropped else ""
+            size = f"{each.num_bytes / 2**20:.0f} MiB"
+            yield (
+                f"captured {len(each.sizes)} {each.kind} graphs in {each.seconds:.1f} s, "
+                f"{size}{given_up}"
+            )
         if not self.units:
             return
         yield (

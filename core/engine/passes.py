@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from engine.dump import GraphDump, readable
 from engine.errors import BrokenPluginError, ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -164,8 +165,16 @@ def _topological(before: dict[str, set[str]], rank: Any) -> list[str]:
     return order
 
 
-def apply_passes(graph: fx.GraphModule, passes: Iterable[Pass], stage: str) -> dict[str, int]:
+def apply_passes(
+    graph: fx.GraphModule, passes: Iterable[Pass], stage: str, dump: GraphDump | None = None
+) -> dict[str, int]:
     """Run the passes of one stage on a graph, in place.
+
+    Args:
+        graph: what to change.
+        passes: in order; those of other stages are left out.
+        stage: one of `STAGES`.
+        dump: where the graph before and after each pass that fired is written.
 
     Returns:
         How many times each pass fired.
@@ -173,10 +182,12 @@ def apply_passes(graph: fx.GraphModule, passes: Iterable[Pass], stage: str) -> d
     Raises:
         BrokenPluginError: a pass failed or left an ill-formed graph; names it.
     """
-    fired = {}
+    fired: dict[str, int] = {}
+    number = 0
     for one in passes:
         if stage != one.STAGE:
             continue
+        before = readable(graph) if dump is not None and dump.active else ""
         try:
             fired[one.NAME] = one.run(graph)
             graph.graph.lint()
@@ -187,4 +198,9 @@ def apply_passes(graph: fx.GraphModule, passes: Iterable[Pass], stage: str) -> d
                 f"--passes=-{one.NAME}"
             ) from error
         graph.recompile()
+        if dump is not None and before and fired[one.NAME]:
+            number += 1
+            name, times = f"{number:02}-{one.NAME}", fired[one.NAME]
+            dump.text(f"{name}-before.py", before, f"before pass {one.NAME}")
+            dump.graph(f"{name}-after", graph, f"after pass {one.NAME}, which fired {times} times")
     return fired

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from engine.artifacts import ArtifactStore
 from engine.batch import BatchShape
+from engine.dump import GraphDump
 from engine.events import EventBus
 from engine.facts import Facts, GraphSupport
 from engine.plugin import Plugin, Refusal
@@ -82,6 +83,9 @@ class CompileJob(CompileRequest):
     require_cache: bool = False
     """Compile nothing: a unit that isn't in the store ends the start-up. A strategy that keeps to
     it names the setting in `SETTINGS`; others are refused when it is asked for."""
+    dump: GraphDump = field(default_factory=GraphDump)
+    """Takes what people want to read (`--debug-dump`); what goes through `GraphCompiler` is
+    written by that already."""
 
 
 @dataclass
@@ -192,6 +196,8 @@ class GraphJob:
     unknown_ops: tuple[str, ...] = ()
     """Operators that the model calls outside of break ops and that nobody vouches for
     (`engine.ops.is_recordable`). They must not be recorded blindly."""
+    dump: GraphDump = field(default_factory=GraphDump)
+    """Takes what people want to read (`--debug-dump`); the plan is written by the core."""
 
 
 class GraphStrategy(Plugin):
@@ -237,7 +243,11 @@ class GraphStrategy(Plugin):
 
     @abstractmethod
     def plan(self, job: GraphJob) -> tuple[BatchShape, ...]:
-        """Return the shapes that `prepare` will record, in the order of recording."""
+        """Return the shapes that `prepare` will record, in the order of recording.
+
+        Also called where nothing is compiled or loaded (`engine explain`): the job then has its
+        sizes, limits, `graph_support` and `make`, no device, and a callable that can't be called.
+        """
 
     @abstractmethod
     def prepare(self, job: GraphJob) -> None:
@@ -297,6 +307,16 @@ class Backend(Plugin):
         it ships; others are handed each graph that Dynamo finds.
         """
         return lambda graph, inputs: self.compile(graph, inputs, dynamic=True)
+
+    def generated_code(self, compiled: Callable[..., Any]) -> Mapping[str, str]:
+        """Return the code that was generated for a callable of ours, for people to read.
+
+        By file name, with its ending; empty where there is none, or none any more. Called only
+        where a start is dumped (`--debug-dump`), for what `compile`, `load` or the function of
+        `torch_backend` returned.
+        """
+        del compiled
+        return {}
 
     def save(self, compiled: Callable[..., Any]) -> bytes | None:
         """Serialise what `compile` returned, or None when it can't be."""

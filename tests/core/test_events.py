@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from engine import events as module
+from engine.batch import BatchShape
 from engine.config import EngineConfig
 from engine.events import Event, EventBus, Notice, PhaseFinished, PhaseStarted
 from engine.ledger import StartupLedger
@@ -109,6 +110,7 @@ def test_events_are_frozen_and_cross_process_boundaries(kind: type[Event]) -> No
         "bool": True,
         "int | None": None,
         "Resolution": resolution,
+        "tuple[BatchShape, ...]": (BatchShape.decode(4),),
         "CompileReport": CompileReport(pieces=3, passes={"p": 1}, seconds={"trace": 0.5}),
         "StartupLedger": StartupLedger(seconds=1.5, phases={"load": 0.5}),
     }

@@ -150,7 +150,7 @@ def test_explain_shows_each_source_and_loads_no_weight(
     monkeypatch.setenv("ENGINE_DTYPE", "bfloat16")
     outcome = engine("explain", str(folder), "--config", str(file), "--seed", "9", "--json")
     assert outcome.code == 0
-    records = {record["setting"]: record for record in json.loads(outcome.out)}
+    records = {record["setting"]: record for record in json.loads(outcome.out)["settings"]}
     decided = {name: record["decided_by"] for name, record in records.items()}
     assert decided["seed"] == "--seed"
     assert decided["dtype"] == "ENGINE_DTYPE"

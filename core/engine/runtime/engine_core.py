@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -18,12 +19,14 @@ from engine.events import (
     SettingsResolved,
 )
 from engine.models import CausalLM
+from engine.ranges import step_range
 from engine.recording import Checkpoint as Seen
 from engine.registry import Registry
 from engine.request import EngineOutput, EngineRequest, EngineStats
 from engine.runtime.assembly import Strategies, assemble, attach_observers
 from engine.runtime.block_pool import BlockPool
 from engine.runtime.counts import Counts
+from engine.runtime.dump_folder import open_dump
 from engine.runtime.grammar_queue import GrammarQueue, Grammars
 from engine.runtime.kv_memory import bytes_per_block, plan_blocks
 from engine.runtime.launched import Launched
@@ -37,7 +40,9 @@ from engine.runtime.loading import (
 )
 from engine.runtime.memory import MemoryUse, human
 from engine.runtime.model_runner import ModelRunner
+from engine.runtime.planning import keep_start, start_factors
 from engine.runtime.scheduler import Scheduler, Step
+from engine.runtime.start_dump import StartDump
 from engine.runtime.startup import FallingBack, LedgerBook, compile_request
 from engine.settings import Settings
 from engine.structured_outputs import StructuredOutputs
@@ -70,11 +75,17 @@ class EngineCore:
         compile_only: bool = False,
     ) -> None:
         registry = registry or Registry()
+        self._dump = open_dump(
+            settings.config.debug_dump, Path(settings.config.model or "demo").name
+        )
         self._compile_only, self.kv_tokens = compile_only, 0
         self.events, book = EventBus(), LedgerBook()
         self.events.subscribe(book.observe)
         self._counts = Counts()
         self.events.subscribe(self._counts.observe)
+        written = StartDump(self._dump)
+        if self._dump.active:
+            self.events.subscribe(written.observe)
         if on_event is not None:
             self.events.subscribe(on_event)
         checkpoint = open_checkpoint(settings, registry)
@@ -102,8 +113,13 @@ class EngineCore:
         """Where the device's memory went; None on the CPU."""
         self.events.emit(SettingsResolved(self.resolution))
         fallback = FallingBack(settings, checkpoint, registry, self.events)
+        factors = start_factors(self.resolution.config, checkpoint)
         self._runner = self._start(checkpoint, registry, fallback)
         self.ledger = book.close()
+        if self._dump.active:
+            written.resolved(self.resolution)
+        if not compile_only:
+            keep_start(self.resolution.config, factors, self.ledger)
         self.events.emit(EngineReady(self.ledger))
         self._counts.start_serving()
 
@@ -168,6 +184,7 @@ class EngineCore:
             vocab_size=self.vocab_size,
             events=self.events,
             grammars=self._grammars,
+            dump=self._dump,
         )
         try:
             runner.compile()
@@ -260,7 +277,8 @@ class EngineCore:
             self._admit_compiled()
         flying, self._ahead = self._ahead, None
         if flying is None:
-            step = self._scheduler.schedule()
+            with step_range("schedule"):
+                step = self._scheduler.schedule()
             if not step.rows:
                 return self._scheduler.finish_step(step, {})
         else:
@@ -269,7 +287,8 @@ class EngineCore:
             launched = self._runner.launch(step) if flying is None else flying[1]
             if self.resolution.config.async_scheduling:
                 self._launch_ahead(step, launched)
-            sampled = launched.collect()
+            with step_range("readback"):
+                sampled = launched.collect()
         except Exception as error:
             logger.exception("a step of %d rows failed", len(step.rows))
             message = f"the step failed: {type(error).__name__}: {error}"
@@ -278,7 +297,8 @@ class EngineCore:
         else:
             failed = {name: token.error for name, token in sampled.items() if token.error}
         errors = [self._fail(request_id, message) for request_id, message in failed.items()]
-        outputs = self._scheduler.finish_step(step, sampled)
+        with step_range("finish"):
+            outputs = self._scheduler.finish_step(step, sampled)
         for output in outputs:
             if output.finish_reason is not None:
                 self._runner.forget(output.request_id)
@@ -288,7 +308,8 @@ class EngineCore:
 
     def _launch_ahead(self, step: Step, launched: Launched) -> None:
         """Launch the step after a running one, if it can be known already."""
-        following = self._scheduler.schedule_ahead(step)
+        with step_range("schedule"):
+            following = self._scheduler.schedule_ahead(step)
         if following is not None and self._runner.may_run_ahead(following):
             self._ahead = following, self._runner.launch(following, after=launched)
 

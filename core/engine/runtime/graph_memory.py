@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
+from engine.dump import GraphDump
 from engine.events import Event, EventBus, GraphCaptured
 from engine.strategies import GraphJob, GraphStrategy
 
@@ -55,6 +56,7 @@ def estimate_graph_memory(strategy: GraphStrategy, job: GraphJob, used: Callable
         abort_on_failure=False,
         memory_budget=None,
         events=events,
+        dump=GraphDump(),
     )
     strategy.prepare(trial)
     taken, recorded = used() - start, sum(map(len, readings.values()))

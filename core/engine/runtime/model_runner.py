@@ -16,11 +16,12 @@ from engine.artifacts import open_store
 from engine.attention import AttentionInputs
 from engine.batch import BatchShape
 from engine.config import EngineConfig
-from engine.events import EventBus, ModelCompiled, Notice, StepRan
+from engine.dump import GraphDump
+from engine.events import CapturePlanned, EventBus, ModelCompiled, Notice, StepRan
 from engine.forward_context import ForwardContext, forward_context
 from engine.graph_device import GraphDevice
 from engine.models import CausalLM
-from engine.ops import OperatorWatch
+from engine.ranges import step_range
 from engine.recording import mixed_shape
 from engine.request import PositionLogprobs
 from engine.runtime.assembly import Strategies
@@ -38,6 +39,7 @@ from engine.runtime.scheduler import Row, Step
 from engine.runtime.sequence import Sequence
 from engine.runtime.startup import compile_request
 from engine.runtime.step_buffers import StepBuffers
+from engine.runtime.unknown_operators import unknown_operators
 from engine.runtime.watched import WatchedSteps
 from engine.strategies import CompiledModel, CompileJob, GraphJob, ModelInputs
 
@@ -54,6 +56,7 @@ class ModelRunner:
         vocab_size: V.
         events: where steps are reported.
         grammars: computes masks for constrained sequences.
+        dump: takes what people want to read of the start.
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class ModelRunner:
         vocab_size: int,
         events: EventBus,
         grammars: Grammars,
+        dump: GraphDump | None = None,
     ) -> None:
+        self._dump = dump or GraphDump()
         self._model, self._config, self._strategies = model, config, strategies
         self._events = events
         needs = strategies.graphs.NEEDS_GRAPHS
@@ -127,6 +132,7 @@ class ModelRunner:
                 key_factors=key_factors(self._config, self._strategies, self._model),
                 model_name=model_name(self._config),
                 require_cache=self._config.compilation_config.require_cache,
+                dump=self._dump.inside(f"compile-{compiler.NAME}"),
             )
             self._compiled = compiler.compile(job)
         self._events.emit(ModelCompiled(compiler.NAME, self._compiled.report))
@@ -134,8 +140,10 @@ class ModelRunner:
     def capture(self) -> None:
         """Let the graph strategy record what it planned."""
         with self._events.phase("capture"), torch.inference_mode():
-            job = self._graph_job()
-            self._strategies.graphs.prepare(job)
+            job, graphs = self._graph_job(), self._strategies.graphs
+            if graphs.NEEDS_GRAPHS:
+                self._events.emit(CapturePlanned(graphs.NAME, graphs.plan(job), job.lazy))
+            graphs.prepare(job)
             if job.device is not None and self._device.type == "cuda" and not job.lazy:
                 self._head = self._record_head(job.device, job.sizes)
         self._recorder = job.device
@@ -167,7 +175,8 @@ class ModelRunner:
             watchable = compiled.watchable and (call is compiled.call or not made)
             compiled = replace(compiled, call=call, watchable=watchable)
             if self._unknown_ops is None:
-                self._unknown_ops = self._unknown_operators()
+                with self.dummy_batch(mixed_shape(1, 1)) as inputs:
+                    self._unknown_ops = unknown_operators(self._model, inputs)
         return GraphJob(
             compiled=compiled,
             device=device,
@@ -182,22 +191,8 @@ class ModelRunner:
             dummy_batch=self.dummy_batch,
             make=self._strategies.make_graphs,
             unknown_ops=self._unknown_ops or (),
+            dump=self._dump.inside(f"capture-{self._strategies.graphs.NAME}"),
         )
-
-    def _unknown_operators(self) -> tuple[str, ...]:
-        """Return the operators of the model that nobody vouches for.
-
-        Seen by running the plain model once: compiled code can't be watched in every mode.
-        """
-        names: set[str] = set()
-
-        def note(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            names.add(func.name().partition(".")[0])
-            return func(*args, **kwargs)
-
-        with self.dummy_batch(mixed_shape(1, 1)) as inputs, OperatorWatch(note):
-            self._model(inputs.input_ids, inputs.positions)
-        return tuple(sorted(names))
 
     def _capture_sizes(self) -> tuple[int, ...]:
         return tuple(sorted(self._config.compilation_config.cudagraph_capture_sizes or ()))
@@ -312,20 +307,23 @@ class ModelRunner:
             after: the step before, if `step` is ahead: its tokens are taken on the device.
         """
         graphs = self._strategies.graphs
-        decision = graphs.dispatch(step.shape)
-        if after is None:
-            inputs, attention = self._buffers.fill(step.rows, step.shape, decision.padded)
-        else:
-            inputs, attention = self._buffers.fill_ahead(
-                step.rows, step.shape, decision.padded, after.tokens_of(step.rows)
-            )
-        with forward_context(self._context(step.shape, attention)):
+        with step_range("prepare"):
+            decision = graphs.dispatch(step.shape)
+            if after is None:
+                inputs, attention = self._buffers.fill(step.rows, step.shape, decision.padded)
+            else:
+                inputs, attention = self._buffers.fill_ahead(
+                    step.rows, step.shape, decision.padded, after.tokens_of(step.rows)
+                )
+            context = self._context(step.shape, attention)
+        with forward_context(context), step_range("forward" if decision.reason else "replay"):
             hidden = graphs.run(decision, inputs)
         tokens = step.shape.num_tokens
         self._events.emit(
             StepRan(graphs.NAME, decision.kind, tokens, decision.padded.num_tokens, decision.reason)
         )
-        return self._sample(step, hidden[:tokens], attention.host_query_start)
+        with step_range("sample"):
+            return self._sample(step, hidden[:tokens], attention.host_query_start)
 
     def _sample(
         self, step: Step, hidden: torch.Tensor, starts: np.ndarray[Any, np.dtype[np.int32]]

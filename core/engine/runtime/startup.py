@@ -7,8 +7,16 @@ from time import perf_counter
 
 from engine.config import EngineConfig
 from engine.errors import CompileError
-from engine.events import CompiledUnit, Event, EventBus, ModelCompiled, Notice, PhaseFinished
-from engine.ledger import LedgerUnit, StartupLedger
+from engine.events import (
+    CompiledUnit,
+    Event,
+    EventBus,
+    GraphCaptured,
+    ModelCompiled,
+    Notice,
+    PhaseFinished,
+)
+from engine.ledger import LedgerCapture, LedgerUnit, StartupLedger
 from engine.ops import known_break_ops
 from engine.plugin import Refusal
 from engine.registry import Registry
@@ -27,6 +35,7 @@ class LedgerBook:
         self._begun = perf_counter()
         self._phases: dict[str, float] = {}
         self._units: list[LedgerUnit] = []
+        self._captures: dict[str, LedgerCapture] = {}
         self._mode, self._report = "", CompileReport()
 
     def observe(self, event: Event) -> None:
@@ -34,10 +43,22 @@ class LedgerBook:
         match event:
             case PhaseFinished(phase, seconds):
                 self._phases[phase] = self._phases.get(phase, 0.0) + seconds
-            case CompiledUnit(unit, seconds, cached, late=False):
-                self._units.append(LedgerUnit(unit, seconds, cached))
+            case CompiledUnit(unit, seconds, cached, late=False, num_bytes=num_bytes):
+                self._units.append(LedgerUnit(unit, seconds, cached, num_bytes))
+            case GraphCaptured():
+                self._add(event)
             case ModelCompiled(mode, report):
                 self._mode, self._report = mode, report
+
+    def _add(self, event: GraphCaptured) -> None:
+        before = self._captures.get(event.kind, LedgerCapture(event.kind))
+        self._captures[event.kind] = LedgerCapture(
+            event.kind,
+            sizes=before.sizes if event.dropped else (*before.sizes, event.num_tokens),
+            seconds=before.seconds + event.seconds,
+            num_bytes=before.num_bytes + event.num_bytes,
+            dropped=before.dropped + bool(event.dropped),
+        )
 
     def close(self) -> StartupLedger:
         """Return the ledger: the start-up is over."""
@@ -55,6 +76,7 @@ class LedgerBook:
             unkept=dict(report.unkept),
             passes=dict(report.passes),
             units=tuple(self._units),
+            captures=tuple(self._captures.values()),
         )
         logger.info("start-up\n%s", "\n".join(ledger.lines()))
         return ledger

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module, metadata
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -66,6 +68,8 @@ class InductorBackend(Backend):
         self._kernels = KernelPool()
         # The folder of each compiled graph lives as long as the callable.
         self._folders: WeakKeyDictionary[Any, PrivateFolder] = WeakKeyDictionary()
+        # Of what torch.compile drives, the files are in a folder that all share.
+        self._files: WeakKeyDictionary[Any, tuple[Path, ...]] = WeakKeyDictionary()
 
     def prepare(self) -> None:
         """Import inductor: most of a second, which a compile phase should not be charged with."""
@@ -115,13 +119,23 @@ class InductorBackend(Backend):
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             inductor = import_inductor()
             patches = self.options.patches
+            loaded: list[ModuleType] = inductor.codecache.PyCodeCache.modules
+            before = len(loaded)
             with _environment_kept():
                 compiled: Any = inductor.compile_fx.compile_fx(
                     graph, inputs, config_patches=patches
                 )
+            self._files[compiled] = tuple(Path(m.__file__) for m in loaded[before:] if m.__file__)
             return compiled  # type: ignore[no-any-return]  # its type lists what others ask for
 
         return compile_graph
+
+    def generated_code(self, compiled: Callable[..., Any]) -> Mapping[str, str]:
+        """Return inductor's Python, which holds the source of its kernels; also of what is kept."""
+        folder = self._folders.get(compiled)
+        paths = self._files.get(compiled, ()) if folder is None else folder.path.glob("*/*.py")
+        texts = [path.read_text() for path in sorted(paths) if path.exists()]
+        return {f"output_code{f'_{n}' * (n > 1)}.py": text for n, text in enumerate(texts, 1)}
 
     def save(self, compiled: Callable[..., Any]) -> bytes | None:
         """Pack what inductor made, kernels included; None for a graph that it doesn't keep."""

@@ -61,7 +61,7 @@ class StockTorchCompile(CompileStrategy):
         """Compile by running the shapes that serving is known to need."""
         self.check(job)
         model = job.model
-        watch = self._watch = Watch(job.events)
+        watch = self._watch = Watch(job)
 
         def call_model(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             if not torch.compiler.is_compiling():
@@ -71,7 +71,7 @@ class StockTorchCompile(CompileStrategy):
         self._entry = with_own_code(call_model, "model_step")
         compiled = torch.compile(
             self._entry,
-            backend=watch.backend(job.backend.torch_backend()),
+            backend=watch.backend(),
             fullgraph=self.options.fullgraph,
             dynamic=self.options.dynamic,
         )

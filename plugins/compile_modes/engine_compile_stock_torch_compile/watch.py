@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.utils import get_compilation_metrics
 
-from engine.events import CompiledUnit, EventBus, Notice
+from engine.events import CompiledUnit, Notice
+from engine.graph_compiler import dump_code
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from engine.strategies import ModelCall
+    from engine.strategies import CompileJob, ModelCall
 
 logger = logging.getLogger(__name__)
 
@@ -24,28 +25,31 @@ class Watch:
     """Counts and times compilations, and reports them; those after `ready` as late.
 
     Args:
-        events: where they are reported.
+        job: gives the backend, where compilations are reported, and where graphs are shown.
     """
 
-    def __init__(self, events: EventBus) -> None:
+    def __init__(self, job: CompileJob) -> None:
         self.ready = False
         self.count = 0
         self.seconds = 0.0
-        self._events = events
+        self._events = job.events
+        self._job: CompileJob | None = job
+        self._compile_graph: Callable[..., Any] | None = job.backend.torch_backend()
         self._fresh: list[float] = []
         self._gave_up = False
-        self._compile_graph: Callable[..., Any] | None = None
 
-    def backend(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a backend that does the same and is watched."""
-        self._compile_graph = compile_graph
+    def backend(self) -> Callable[..., Any]:
+        """Return a backend that does what the job's does and is watched."""
 
         def watched(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            if self._compile_graph is None:
+            if self._job is None or self._compile_graph is None:
                 raise RuntimeError("the engine was closed")
+            dump = self._job.dump.inside(f"graph {self.count + len(self._fresh) + 1}")
+            dump.graph("graph", graph, "as Dynamo found it")
             start = perf_counter()
             compiled: Callable[..., Any] = self._compile_graph(graph, inputs)
             self._fresh.append(perf_counter() - start)
+            dump_code(dump, self._job.backend, compiled)
             return compiled
 
         return watched
@@ -65,7 +69,7 @@ class Watch:
 
     def close(self) -> None:
         """Let go of the backend: Dynamo keeps what it was given for the life of the process."""
-        self._compile_graph = None
+        self._job = self._compile_graph = None
 
     def left_uncompiled(self, num_tokens: int) -> None:
         """Report, once, that PyTorch gave up compiling and runs the model's own Python."""

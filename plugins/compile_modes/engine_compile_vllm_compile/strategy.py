@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,7 @@ class PiecewiseCompile(CompileStrategy):
         with timed(report, "split"):
             pieces = split_graph(traced.graph, lambda node: break_op_name(node) in job.break_ops)
             stitcher = _stitcher(traced, pieces)
+        job.dump.text("stitched.py", stitcher.source, "runs the pieces in order, break ops between")
         compiler = _PieceCompiler(job, pieces, len(ranges), graphs)
         report.pieces, report.unique_pieces = compiler.pieces, compiler.unique_pieces
         steps = [(tokens, stitcher.stitch(compiler.compile(tokens))) for tokens in ranges]
@@ -95,10 +97,11 @@ class _PieceCompiler:
     def compile(self, tokens: TokenRange) -> list[Callable[..., Any]]:
         """Return one callable per piece; break ops stay what they are."""
         made: dict[str, Callable[..., Any]] = {}
+        uses = Counter(self._kinds.values())
         for index, kind in self._kinds.items():
             if kind not in made:
                 name, graph = f"piece {index}", self._pieces[index].graph
-                made[kind] = self._compiler.compile(name, graph, tokens)
+                made[kind] = self._compiler.compile(name, graph, tokens, uses=uses[kind])
                 self._done += 1
                 detail = f"{name}, {tokens} tokens"
                 self._events.emit(PhaseAdvanced("compile", self._done, self._total, detail))

@@ -30,12 +30,14 @@ class Segments:
 
     Attributes:
         calls: graphs and break ops, in order.
+        graphs: those of the calls that replay a graph.
     """
 
     def __init__(self, device: GraphDevice, *, debug: bool = False) -> None:
         self._device = device
         self._probe = Probe() if debug else None
         self.calls: list[Callable[[], None]] = []
+        self.graphs: list[Callable[[], None]] = []
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -84,6 +86,7 @@ class Segments:
     def _end_segment(self) -> None:
         if (graph := self._device.end()) is not None:
             self.calls.append(graph.replay)
+            self.graphs.append(graph.replay)
 
     def record(self, call: Callable[[], torch.Tensor], *, watch: bool) -> torch.Tensor:
         """Run `call` under capture; returns what it returned.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.batch import BatchShape
+from engine.ranges import profiling, step_range
 from engine.recording import RecordingStrategy, Replay, mixed_shape
 from engine.strategies import GraphJob, ModelInputs
 from engine_cudagraph_piecewise.segments import Segments
@@ -31,9 +32,14 @@ class Piecewise(RecordingStrategy):
         segments = Segments(self.device, debug=self.job.debug)
         watch = bool(self.job.unknown_ops)
         kept = self.device.alias(segments.record(lambda: self.call(inputs), watch=watch))
-        calls = tuple(segments.calls)
+        calls, graphs = tuple(segments.calls), frozenset(segments.graphs)
 
         def run() -> torch.Tensor:
+            if profiling():
+                for call in calls:
+                    with step_range("segment" if call in graphs else "break op"):
+                        call()
+                return kept
             for call in calls:
                 call()
             return kept

@@ -112,7 +112,7 @@ def test_what_is_compiled_can_be_kept_and_loaded_without_a_compiler(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "empty"))
     graph, inputs = traced(lambda x: (F.silu(x) * 2, x.sum(-1)))
     before = state()
-    first = backend()
+    first, second = backend(), backend()
     compiled = first.compile(graph, inputs, dynamic=True)
     assert state() == before
     artifact = first.save(compiled)
@@ -124,8 +124,11 @@ def test_what_is_compiled_can_be_kept_and_loaded_without_a_compiler(
 
     monkeypatch.setattr(subprocess, "Popen", started)
     graph, inputs = traced(lambda x: (F.silu(x) * 2, x.sum(-1)))
-    loaded = backend().load(artifact, graph, inputs)
+    loaded = second.load(artifact, graph, inputs)
     assert state() == before
+    code = first.generated_code(compiled)
+    assert "def call(" in code["output_code.py"]
+    assert second.generated_code(loaded) == code
     assert not (tmp_path / "empty").exists()
     for num_tokens in (1, 2, 7, 64):
         x = torch.randn(num_tokens, 8)
@@ -133,6 +136,21 @@ def test_what_is_compiled_can_be_kept_and_loaded_without_a_compiler(
             activated, total = call(x)
             torch.testing.assert_close(activated, F.silu(x) * 2)
             torch.testing.assert_close(total, x.sum(-1))
+
+
+def test_code_that_torch_compile_asked_for_can_be_read() -> None:
+    made, compiled = backend(), list[Any]()
+
+    def watched(graph: fx.GraphModule, inputs: Any) -> Any:
+        compiled.append(made.torch_backend()(graph, inputs))
+        return compiled[-1]
+
+    x = torch.randn(5, 8)
+    with torch.inference_mode():
+        result = torch.compile(lambda x: F.silu(x) * 3, backend=watched)(x)
+    torch.testing.assert_close(result, F.silu(x) * 3)
+    (code,) = made.generated_code(compiled[0]).values()
+    assert "def call(" in code
 
 
 def test_a_graph_that_cannot_be_compiled_leaves_everything_as_it_was() -> None:
