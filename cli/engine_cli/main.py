@@ -26,6 +26,8 @@ COMMANDS = {
     "bisect": Entry("engine_cli.bisect:bisect", "Name the part of the modes that is wrong."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),
     "profile": Entry("engine_cli.profile:profile", "Show where the time of a step goes."),
+    "config": Entry("engine_cli.config:config", "Show each setting and who said it."),
+    "completions": Entry("engine_cli.completions:completions", "Print a shell completion script."),
     "cache": Entry("engine_cli.cache:cache", "Look at and move compiled artifacts."),
     "plugins": Entry("engine_cli.plugins:plugins", "List the installed plugins."),
 }
