@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -13,21 +13,27 @@ import click
 from engine.errors import RequestError
 from engine.sampling_params import SamplingParams
 from engine.settings import Settings
+from engine_cli.answering import (
+    NOT_FOR_ONE_TEXT,
+    Piece,
+    local_model,
+    only_model,
+    pieces_of,
+    remote_options,
+    say,
+)
 from engine_cli.options import verbose_option
 from engine_cli.sampling_options import sampling_options, take_sampling_params
 from engine_cli.settings_command import settings_command
 from engine_cli.sources import Sources
-from engine_cli.startup import StartupProgress
 from engine_cli.state import state_of
 
 Message = dict[str, str]
-Answer = Callable[[list[Message]], Iterator[str]]
+Answer = Callable[[list[Message]], Iterator[Piece]]
 """From a conversation to the pieces of the next message, as they come."""
 
 _DEFAULTS: dict[str, Any] = {"max_tokens": None}
 """An answer ends when the model ends it."""
-_NOT_FOR_CHAT = ("n", "logprobs", "prompt_logprobs")
-"""A conversation goes on with one answer, as text."""
 _HELP = "/reset forgets the conversation, /exit (or Ctrl-D) leaves; Ctrl-C stops an answer."
 
 
@@ -41,11 +47,8 @@ _HELP = "/reset forgets the conversation, /exit (or Ctrl-D) leaves; Ctrl-C stops
     params=[
         click.Option(["-q", "--question"], help="Ask this, print the answer, and leave."),
         click.Option(["--system"], help="A system message to begin with."),
-        click.Option(["--url"], help="Talk to the server at this address instead."),
-        click.Option(
-            ["--api-key"], envvar="ENGINE_API_KEY", help="For --url. [env: ENGINE_API_KEY]"
-        ),
-        *sampling_options(without=_NOT_FOR_CHAT, **_DEFAULTS),
+        *remote_options(),
+        *sampling_options(without=NOT_FOR_ONE_TEXT, **_DEFAULTS),
         verbose_option(),
     ],
 )
@@ -60,7 +63,7 @@ def chat(context: click.Context, /, sources: Sources, **options: Any) -> None:
     state.tell_notes()
     question = options["question"]
     if options["url"] is not None:
-        served_name = _only_model(context, sources)
+        served_name = only_model(context, sources)
         answering = _remote(options["url"], served_name, options["api_key"], params)
     else:
         quiet = question is not None and not options["verbose"]
@@ -69,46 +72,27 @@ def chat(context: click.Context, /, sources: Sources, **options: Any) -> None:
     with answering as answer:
         history = [{"role": "system", "content": options["system"]}] if options["system"] else []
         if question is not None:
-            _say(answer([*history, {"role": "user", "content": question}]))
+            say(answer([*history, {"role": "user", "content": question}]))
         else:
             _converse(answer, history)
-
-
-def _only_model(context: click.Context, sources: Sources) -> str | None:
-    """Return the model that the command line names, and refuse flags that can't reach a server.
-
-    What the environment and a file say is about engines started here.
-    """
-    said = sources.layers[0]
-    for name, spelled in said.spelled.items():
-        if name != "model":
-            raise click.UsageError(f"{spelled} has no effect with --url; drop one", context)
-    return said.values.get("model")
 
 
 @contextmanager
 def _local(
     settings: Settings, params: SamplingParams, *, quiet: bool, verbose: bool
 ) -> Iterator[Answer]:
-    from engine import LLM
-
-    with StartupProgress(sys.stderr, verbose=verbose, quiet=quiet) as progress:
-        llm = LLM(engine_config=settings, on_event=progress)
-    with llm:
-
-        def answer(messages: list[Message]) -> Iterator[str]:
-            for news in llm.stream_chat(messages, params):
-                yield from (output.text for output in news.outputs)
-
-        yield answer
+    with local_model(settings, quiet=quiet, verbose=verbose) as llm:
+        yield lambda messages: pieces_of(llm.stream_chat(messages, params))
 
 
+@contextmanager
 def _remote(
     url: str, model: str | None, api_key: str | None, params: SamplingParams
-) -> AbstractContextManager[Answer]:
+) -> Iterator[Answer]:
     from engine_cli.remote import connect
 
-    return connect(url, model=model, api_key=api_key, params=params)
+    with connect(url, model=model, api_key=api_key, params=params) as remote:
+        yield remote.chat
 
 
 def _converse(answer: Answer, history: list[Message]) -> None:
@@ -128,7 +112,7 @@ def _converse(answer: Answer, history: list[Message]) -> None:
             case text:
                 messages.append({"role": "user", "content": text})
                 try:
-                    reply = _say(answer(messages))
+                    reply = say(answer(messages))
                 except (KeyboardInterrupt, RequestError) as error:
                     click.echo(f"\n({error or 'stopped'})", err=True)
                     messages.pop()
@@ -144,14 +128,3 @@ def _read_line() -> str | None:
         return input("> " if sys.stdin.isatty() else "")
     except EOFError:
         return None
-
-
-def _say(pieces: Iterator[str]) -> str:
-    """Print an answer as it comes and return it whole."""
-    said = []
-    for piece in pieces:
-        said.append(piece)
-        click.echo(piece, nl=False)
-        sys.stdout.flush()
-    click.echo()
-    return "".join(said)

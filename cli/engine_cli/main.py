@@ -21,6 +21,8 @@ COMMANDS = {
     "serve": Entry("engine_cli.serve:serve", "Serve a model over an OpenAI-compatible HTTP API."),
     "generate": Entry("engine_cli.generate:generate", "Continue prompts and print the results."),
     "chat": Entry("engine_cli.chat:chat", "Talk to a model, here or on a server."),
+    "complete": Entry("engine_cli.complete:complete", "Continue one prompt as it comes."),
+    "run-batch": Entry("engine_cli.run_batch:run_batch", "Answer a file of requests."),
     "explain": Entry("engine_cli.explain:explain", "Show the settings in force, and why."),
     "doctor": Entry("engine_cli.doctor:doctor", "Look whether a start can work here."),
     "verify": Entry("engine_cli.verify:verify", "Compare modes with everything off."),

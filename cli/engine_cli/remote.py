@@ -1,9 +1,9 @@
-"""Speaks the chat protocol of OpenAI's API to a running server."""
+"""Speaks the streaming protocol of OpenAI's API to a running server."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import msgspec
 
 from engine.errors import EngineDeadError, EngineError, RequestError
 from engine.sampling_params import SamplingParams
+from engine_cli.answering import Piece
 
 if TYPE_CHECKING:
     import httpx
@@ -18,11 +19,36 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 10.0
 
 
+class Remote:
+    """A server's model.
+
+    Args:
+        client: connected to the server.
+        body: the fields of each request.
+    """
+
+    def __init__(self, client: httpx.Client, body: dict[str, Any]) -> None:
+        self._client, self._body = client, body
+
+    def chat(self, messages: list[dict[str, str]]) -> Iterator[Piece]:
+        """Answer a conversation piece by piece."""
+        body = {**self._body, "messages": messages}
+        for choice in _choices(self._client, "chat/completions", body):
+            if text := choice.get("delta", {}).get("content"):
+                yield Piece(text, 1, exact=False)
+
+    def complete(self, prompt: str) -> Iterator[Piece]:
+        """Continue a prompt piece by piece."""
+        for choice in _choices(self._client, "completions", {**self._body, "prompt": prompt}):
+            if text := choice.get("text"):
+                yield Piece(text, 1, exact=False)
+
+
 @contextmanager
 def connect(
     url: str, *, model: str | None, api_key: str | None, params: SamplingParams
-) -> Iterator[Callable[[list[dict[str, str]]], Iterator[str]]]:
-    """Connect to a server; yields the function that answers a conversation piece by piece.
+) -> Iterator[Remote]:
+    """Connect to a server.
 
     Args:
         url: of the server, with or without `/v1`.
@@ -45,8 +71,7 @@ def connect(
             name = model or _first_model(client)
             # Defaults are left out, but the server's own limit on an answer is another one.
             sampling = {**msgspec.to_builtins(params), "max_tokens": params.max_tokens}
-            body = {"model": name, "stream": True, **sampling}
-            yield lambda messages: _answer(client, {**body, "messages": messages})
+            yield Remote(client, {"model": name, "stream": True, **sampling})
     except httpx.InvalidURL as error:
         raise EngineError(f"--url={url}: {error}") from error
     except httpx.TransportError as error:
@@ -64,8 +89,9 @@ def _first_model(client: httpx.Client) -> str:
         raise EngineError(f"{response.url}: the answer lists no model") from None
 
 
-def _answer(client: httpx.Client, body: dict[str, Any]) -> Iterator[str]:
-    with client.stream("POST", "chat/completions", json=body) as response:
+def _choices(client: httpx.Client, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the choices of a streamed answer."""
+    with client.stream("POST", path, json=body) as response:
         if response.is_error:
             response.read()
         _check(response)
@@ -74,15 +100,10 @@ def _answer(client: httpx.Client, body: dict[str, Any]) -> Iterator[str]:
             if data == "[DONE]":
                 return
             if data:
-                yield from _pieces(json.loads(data))
-
-
-def _pieces(chunk: dict[str, Any]) -> Iterator[str]:
-    if error := chunk.get("error"):
-        raise EngineError(f"the server stopped: {error.get('message', error)}")
-    for choice in chunk.get("choices", []):
-        if text := choice.get("delta", {}).get("content"):
-            yield text
+                chunk = json.loads(data)
+                if error := chunk.get("error"):
+                    raise EngineError(f"the server stopped: {error.get('message', error)}")
+                yield from chunk.get("choices", [])
 
 
 def _check(response: httpx.Response) -> None:

@@ -24,6 +24,8 @@ class Server(ThreadingHTTPServer):
         self.pieces: list[str] = []
         self.refusal: tuple[int, str] | None = None
         self.breaks_with = ""
+        self.path = "/v1/chat/completions"
+        self.piece: Callable[[str], dict[str, Any]] = lambda text: {"delta": {"content": text}}
 
     @property
     def url(self) -> str:
@@ -42,14 +44,14 @@ class Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps({"data": [{"id": "first"}, {"id": "second"}]}))
 
     def do_POST(self) -> None:
-        assert self.path == "/v1/chat/completions"
+        assert self.path == self.server.path
         length = int(self.headers["Content-Length"])
         self.server.asked.append(json.loads(self.rfile.read(length)))
         if self.server.refusal is not None:
             self._send(*self.server.refusal)
             return
         chunks: list[dict[str, Any]] = [{"choices": [{"delta": {"role": "assistant"}}]}]
-        chunks += [{"choices": [{"delta": {"content": piece}}]} for piece in self.server.pieces]
+        chunks += [{"choices": [self.server.piece(piece)]} for piece in self.server.pieces]
         if self.server.breaks_with:
             chunks.append({"error": {"message": self.server.breaks_with}})
         chunks += [{"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"choices": []}]
