@@ -22,6 +22,7 @@ COMMANDS = {
     "generate": Entry("engine_cli.generate:generate", "Continue prompts and print the results."),
     "chat": Entry("engine_cli.chat:chat", "Talk to a model, here or on a server."),
     "explain": Entry("engine_cli.explain:explain", "Show the settings in force, and why."),
+    "doctor": Entry("engine_cli.doctor:doctor", "Check this machine before a start."),
     "verify": Entry("engine_cli.verify:verify", "Compare modes with everything off."),
     "bisect": Entry("engine_cli.bisect:bisect", "Name the part of the modes that is wrong."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),
