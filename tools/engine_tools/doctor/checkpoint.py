@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -14,6 +15,7 @@ from engine.model_folder import read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -61,16 +63,34 @@ def _wanted(folder: Path) -> dict[str, set[str]]:
     if (folder / _SINGLE).is_file():
         return {_SINGLE: set()}
     if not (folder / _INDEX).is_file():
-        files = sorted(path.name for path in folder.glob("*.safetensors"))
-        if not files:
-            raise ModelError(f"{folder}: holds no safetensors files; copy the weights into it")
-        return {name: set() for name in files}
+        return {name: set() for name in _without_index(folder)}
     weight_map = read_json(folder / _INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{folder / _INDEX}: has no weight_map; copy the file again")
     wanted: dict[str, set[str]] = {}
     for name, file in weight_map.items():
         wanted.setdefault(str(file), set()).add(name)
+    return wanted
+
+
+def _without_index(folder: Path) -> list[str]:
+    """Return the files of a checkpoint that has no index: a single one, or a numbered set."""
+    files = sorted(path.name for path in folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{folder}: holds no safetensors files; copy the weights into it")
+    numbered = [match for match in map(_SHARD.fullmatch, files) if match]
+    if len(files) == 1 and not numbered:
+        return files
+    stems = {(match["stem"], match["count"]) for match in numbered}
+    if len(numbered) < len(files) or len(stems) > 1:
+        raise ModelError(
+            f"{folder}: holds several safetensors files ({', '.join(files)}) and no {_INDEX} that "
+            "says which are the model; copy the index too"
+        )
+    stem, count = stems.pop()
+    wanted = [f"{stem}-{n:05d}-of-{count}.safetensors" for n in range(1, int(count) + 1)]
+    if missing := sorted(set(wanted) - set(files)):
+        raise ModelError(f"{folder / missing[0]}: is missing, one of {count} parts; copy it too")
     return wanted
 
 

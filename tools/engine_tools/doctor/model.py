@@ -30,12 +30,15 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 
 def _folder(say: Reporter, subject: Subject, folder: Path) -> Iterator[Finding]:
-    if not isinstance(read_json(folder / "config.json").get("model_type"), str):
+    configuration = read_json(folder / "config.json")
+    if not isinstance(configuration.get("model_type"), str):
         raise ModelError(f"{folder / 'config.json'}: names no model_type; copy the file again")
     yield from _tokenizer(say, subject, folder)
     if subject.settings.config.load_format == "dummy":
         yield say.ok(f"{folder}: configuration, with random weights (--load-format dummy)")
         return
+    if configuration.get("quantization_config") is not None:
+        raise ModelError(f"{folder}: its weights are quantised; pass the unquantised model")
     headers = read_headers(folder)
     yield say.ok(
         f"{folder}: {headers.tensors} tensors in {headers.files} "
