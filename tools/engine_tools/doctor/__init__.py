@@ -6,9 +6,9 @@ from engine_tools.doctor.machine import Accelerators, Gpu, TorchBuild
 from engine_tools.doctor.subject import Address, Subject
 
 __all__ = [
-    "CHECKS",
     "Accelerators",
     "Address",
+    "CHECKS",
     "Check",
     "Finding",
     "Gpu",

@@ -17,6 +17,8 @@ from engine_tools.doctor.subject import Subject
 LOW_DISK = 2**30
 """Free bytes under which a folder is warned about: a compiled model and its graph dumps fit."""
 
+_NOEXEC: int = getattr(os, "ST_NOEXEC", 0)  # Linux has it
+
 
 def check_user(subject: Subject) -> Iterator[Finding]:
     """See whether this user has a name and a home, which containers often forget."""
@@ -93,7 +95,7 @@ def check_temporary(subject: Subject) -> Iterator[Finding]:
     except FileNotFoundError as error:
         yield say.error(str(error.strerror or error), "set TMPDIR to a folder that can be written")
         return
-    if subject.may_compile and os.statvfs(folder).f_flag & os.ST_NOEXEC:
+    if subject.may_compile and os.statvfs(folder).f_flag & _NOEXEC:
         how = say.error if subject.must_compile else say.warning
         yield how(
             f"{folder} is mounted noexec: code that is compiled there can't be loaded",
