@@ -15,7 +15,7 @@ from engine_tools.doctor.sizes import show
 from engine_tools.doctor.subject import Subject
 
 LOW_DISK = 2**30
-"""Free bytes under which a folder is warned about: a compiled model and its graph dumps fit."""
+"""Free bytes under which a folder is warned about; a round number, not a measured need."""
 
 _NOEXEC: int = getattr(os, "ST_NOEXEC", 0)  # Linux has it
 
