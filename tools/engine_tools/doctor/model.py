@@ -12,7 +12,7 @@ from engine_tools.doctor.finding import Finding, Reporter
 from engine_tools.doctor.sizes import show
 from engine_tools.doctor.subject import Subject
 
-_TOKENIZER = ("tokenizer.json", "tokenizer.model")
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 def check_model(subject: Subject) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def _tokenizer(say: Reporter, subject: Subject, model: Path) -> Iterator[Finding
     folder = model if config.tokenizer is None else Path(config.tokenizer).expanduser()
     if not any((folder / name).is_file() for name in _TOKENIZER):
         yield say.error(
-            f"{folder}: has no {' or '.join(_TOKENIZER)}",
+            f"{folder}: has no tokenizer ({', '.join(_TOKENIZER)})",
             "copy it too, pass a folder that has one with --tokenizer, or serve token ids only "
             "with --skip-tokenizer",
         )

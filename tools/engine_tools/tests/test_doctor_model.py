@@ -114,7 +114,7 @@ def _quantise(model: Path) -> None:
         (lambda m: (m / "config.json").unlink(), "holds neither config.json"),
         (lambda m: (m / "config.json").write_text("{"), "is not valid JSON"),
         (lambda m: (m / "config.json").write_text("{}"), "names no model_type"),
-        (lambda m: (m / "tokenizer.json").unlink(), "has no tokenizer.json"),
+        (lambda m: (m / "tokenizer.json").unlink(), "has no tokenizer (tokenizer.json"),
         (lambda m: (m / "tokenizer.json").write_text("{"), "is not valid JSON"),
     ],
 )
@@ -135,6 +135,11 @@ def test_the_doctor_refuses_what_the_loader_refuses(model: Path) -> None:
         error(copy)
         with pytest.raises(ModelError):
             loader.config(copy)
+
+
+def test_a_tokenizer_of_the_older_files_is_one_too(model: Path) -> None:
+    (model / "tokenizer.json").rename(model / "vocab.json")
+    assert [f.level for f in check(model)] == [Level.OK]
 
 
 def test_what_the_settings_leave_out_may_be_missing(model: Path) -> None:
