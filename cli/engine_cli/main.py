@@ -24,7 +24,7 @@ COMMANDS = {
     "complete": Entry("engine_cli.complete:complete", "Continue one prompt as it comes."),
     "run-batch": Entry("engine_cli.run_batch:run_batch", "Answer a file of requests."),
     "explain": Entry("engine_cli.explain:explain", "Show the settings in force, and why."),
-    "doctor": Entry("engine_cli.doctor:doctor", "Look whether a start can work here."),
+    "doctor": Entry("engine_cli.doctor:doctor", "Check this machine before a start."),
     "verify": Entry("engine_cli.verify:verify", "Compare modes with everything off."),
     "bisect": Entry("engine_cli.bisect:bisect", "Name the part of the modes that is wrong."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),

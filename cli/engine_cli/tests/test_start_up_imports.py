@@ -28,6 +28,7 @@ print(json.dumps([code, [m for m in {HEAVY!r} if m in sys.modules], out.getvalue
         (["generate", "--help"], 0, "--temperature"),
         (["chat", "--help"], 0, "--question"),
         (["explain", "--help"], 0, "--json"),
+        (["doctor", "--help"], 0, "--port"),
         (["profile", "--help"], 0, "--prompt-tokens"),
         (["profile", "--steps", "0"], 2, "Invalid value for '--steps'"),
         (["plugins", "--help"], 0, "show"),
