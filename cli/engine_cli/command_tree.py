@@ -36,6 +36,7 @@ class Node:
         path: the words after `engine`, empty for `engine` itself.
         summary: one line.
         children: names of subcommands.
+        arguments: the values that an argument may have; empty for one that is open.
         flags: what it takes.
         command: click's own object.
     """
@@ -43,6 +44,7 @@ class Node:
     path: tuple[str, ...]
     summary: str
     children: tuple[str, ...]
+    arguments: tuple[tuple[str, ...], ...]
     flags: tuple[Flag, ...]
     command: click.Command
 
@@ -60,8 +62,14 @@ def walk(
     names: list[str] = []
     if isinstance(command, click.Group):
         names = command.list_commands(context)
-    flags = tuple(_flags(command, context))
-    yield Node(tuple(path), command.get_short_help_str(100), tuple(names), flags, command)
+    yield Node(
+        path=tuple(path),
+        summary=command.get_short_help_str(100),
+        children=tuple(names),
+        arguments=tuple(_choices(p) for p in command.params if isinstance(p, click.Argument)),
+        flags=tuple(_flags(command, context)),
+        command=command,
+    )
     for name in names:
         child = command.get_command(context, name) if isinstance(command, click.Group) else None
         if child is not None:
@@ -96,6 +104,8 @@ def _values(param: click.Option, context: click.Context) -> tuple[str, ...]:
         if kind := plugin_kind(param.field):
             return tuple(state_of(context).registry.names(kind))
         return param.field.choices
-    if isinstance(param.type, click.Choice):
-        return tuple(map(str, param.type.choices))
-    return ()
+    return _choices(param)
+
+
+def _choices(param: click.Parameter) -> tuple[str, ...]:
+    return tuple(map(str, param.type.choices)) if isinstance(param.type, click.Choice) else ()

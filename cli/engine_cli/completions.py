@@ -7,7 +7,7 @@ from shlex import quote
 
 import click
 
-from engine_cli.command_tree import Node, walk
+from engine_cli.command_tree import Flag, Node, walk
 from engine_cli.examples import with_examples
 from engine_cli.state import command_settings, debug_option
 
@@ -28,7 +28,7 @@ _engine_values() {
 }
 _engine() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local command=engine word children index values
+    local command=engine prefix= word children index values
     for ((index = 1; index < COMP_CWORD; index++)); do
         word=${COMP_WORDS[index]}
         children=" $(_engine_words "$command") "
@@ -36,9 +36,15 @@ _engine() {
         case "$children" in *" $word "*) command="$command $word" ;; esac
     done
     COMPREPLY=()
+    # --flag=value: bash cuts it into three words, zsh leaves it whole
+    case "$current" in
+    =) current= ;;
+    --*=*) previous=${current%%%%=*} prefix="${current%%%%=*}=" current=${current#*=} ;;
+    *) [ "$previous" = = ] && previous=${COMP_WORDS[COMP_CWORD - 2]} ;;
+    esac
     if values=$(_engine_values "$command" "$previous"); then
         [ "$values" = - ] && return
-        COMPREPLY=($(compgen -W "$values" -- "$current"))
+        for word in $(compgen -W "$values" -- "$current"); do COMPREPLY+=("$prefix$word"); done
         return
     fi
     values=$(_engine_words "$command")
@@ -51,13 +57,29 @@ _ZSH = """\
 (( $+functions[compdef] )) || { autoload -U +X compinit && compinit }
 autoload -U +X bashcompinit && bashcompinit
 """
+_FISH = """\
+# Completion of `engine`, with the plugins that were installed when it was written.
+set -g __engine_paths %s
+function __engine_at
+    # whether the command line is at the command $argv
+    set -l words (commandline -opc)
+    set -l path
+    for word in $words[2..]
+        contains -- (string join ' ' $path $word) $__engine_paths; and set -a path $word
+    end
+    test "$path" = "$argv"
+end
+complete -c engine -f
+"""
 
 
 def _bash(nodes: list[Node]) -> str:
     words, values = [], []
     for node in nodes:
         name = " ".join(("engine", *node.path))
-        following = (*node.children, *dict.fromkeys(flag.name for flag in node.flags))
+        chosen = (value for values in node.arguments for value in values)
+        flags = dict.fromkeys(flag.name for flag in node.flags)
+        following = (*node.children, *chosen, *flags)
         words.append(f"    {quote(name)}) echo {quote(' '.join(following))} ;;")
         for flag in node.flags:
             if flag.takes_value:
@@ -72,41 +94,37 @@ def _zsh(nodes: list[Node]) -> str:
 
 
 def _fish(nodes: list[Node]) -> str:
-    return "\n".join(["complete -c engine -f", *_fish_lines(nodes)]) + "\n"
+    paths = " ".join(quote(" ".join(node.path)) for node in nodes if node.path)
+    return "\n".join([_FISH % paths, *_fish_lines(nodes)]) + "\n"
 
 
 def _fish_lines(nodes: list[Node]) -> Iterator[str]:
     by_path = {node.path: node for node in nodes}
     for node in nodes:
-        condition = quote(_fish_condition(node))
+        condition = " ".join(("__engine_at", *node.path))
+        here = f"complete -c engine -n {quote(condition)}"
         for name in node.children:
             child = by_path.get((*node.path, name))
-            summary = quote(child.summary if child else "")
-            yield f"complete -c engine -n {condition} -a {quote(name)} -d {summary}"
+            yield f"{here} -a {quote(name)} -d {quote(child.summary if child else '')}"
+        for values in node.arguments:
+            yield f"{here} -a {quote(' '.join(values))}" if values else f"{here} -F"
         for flag in node.flags:
-            kind, bare = (
-                ("-l", flag.name[2:]) if flag.name.startswith("--") else ("-s", flag.name[1:])
-            )
-            if kind == "-s" and len(bare) > 1:
-                kind = "-o"
-            value = f" -xa {quote(' '.join(flag.values))}" if flag.values else ""
-            value = value or (" -rF" if flag.takes_value else "")
+            kind, bare = _fish_spelling(flag.name)
             text = f" -d {quote(flag.help)}" if flag.help else ""
-            yield f"complete -c engine -n {condition} {kind} {quote(bare)}{value}{text}"
+            yield f"{here} {kind} {quote(bare)}{_fish_value(flag)}{text}"
 
 
 def _fish_spelling(flag: str) -> tuple[str, str]:
     """Return how fish is told of a flag: `--long`, `-s` or `-old`."""
     if flag.startswith("--"):
         return "-l", flag[2:]
-    return ("-s" if len(flag) == 2 else "-o"), flag[1:]
+    return ("-s" if len(flag) == len("-s") else "-o"), flag[1:]
 
 
-def _fish_condition(node: Node) -> str:
-    seen = [f"__fish_seen_subcommand_from {word}" for word in node.path]
-    if node.children:
-        seen.append(f"not __fish_seen_subcommand_from {' '.join(node.children)}")
-    return "; and ".join(seen) or "true"
+def _fish_value(flag: Flag) -> str:
+    if flag.values:
+        return f" -xa {quote(' '.join(flag.values))}"
+    return " -rF" if flag.takes_value else ""
 
 
 _SHELLS: Mapping[str, Callable[[list[Node]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
@@ -126,9 +144,9 @@ completions = click.Command(
     params=[click.Argument(["shell"], type=click.Choice(list(_SHELLS))), debug_option()],
     help=with_examples(
         "Print a script that completes commands, flags, choices and the names of the plugins that "
-        "are installed now. Write it again when plugins come or go.",
+        "are installed now. Write it again when plugins come or go. In zsh, source it in ~/.zshrc.",
         "engine completions bash > ~/.local/share/bash-completion/completions/engine",
-        "engine completions zsh >> ~/.zshrc",
+        "engine completions zsh > ~/.engine.zsh",
         "engine completions fish > ~/.config/fish/completions/engine.fish",
     ),
 )

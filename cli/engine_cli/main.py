@@ -14,6 +14,7 @@ import click
 
 from engine.errors import BrokenPluginError, EngineError
 from engine.plugin_files import VARIABLE as PLUGIN_FILES
+from engine_cli.examples import with_examples
 from engine_cli.lazy_group import Entry, LazyGroup
 from engine_cli.state import State, command_settings, debug_option
 
@@ -48,7 +49,12 @@ cli = LazyGroup(
     name="engine",
     entries=COMMANDS,
     context_settings=command_settings(),
-    help="Run large language models with pluggable compile modes, graph modes and backends.",
+    help=with_examples(
+        "Run large language models with pluggable compile modes, graph modes and backends.",
+        "engine serve",
+        "engine chat ./model",
+        "engine explain ./model --cudagraph-mode full",
+    ),
     epilog="`engine COMMAND --help` shows a command's options.",
     params=[
         click.Option(

@@ -23,6 +23,7 @@ from engine.artifact_file import (
     read_header,
     write_artifact,
 )
+from engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
@@ -279,12 +280,27 @@ def _read(path: Path, key: str) -> bytes:
 def default_cache_dir() -> Path:
     """Return where artifacts are kept when the user names no directory."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "engine"
+    return _expanded(Path(base)) / "engine"
 
 
 def artifacts_folder(cache_dir: Path | None) -> Path:
     """Return the folder of the artifacts in a cache directory, or in the default one."""
-    return (cache_dir or default_cache_dir()).expanduser() / "artifacts"
+    return _expanded(cache_dir or default_cache_dir()) / "artifacts"
+
+
+def _expanded(path: Path) -> Path:
+    """Return a path with `~` written out.
+
+    Raises:
+        ConfigError: nobody knows where the user's home is.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"compilation_config.cache_dir={str(path)!r}: {error} Set HOME, or name a folder with "
+            "--cache-dir"
+        ) from error
 
 
 def open_store(config: EngineConfig) -> ArtifactStore:

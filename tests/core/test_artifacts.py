@@ -25,6 +25,7 @@ from engine.artifacts import (
     open_store,
 )
 from engine.config import CompilationConfig, EngineConfig
+from engine.errors import ConfigError
 
 DATA = os.urandom(5000)
 FACTORS = {"graph": "abc", "torch": "2.13"}
@@ -269,3 +270,12 @@ def test_memory_keeps_and_forgets() -> None:
     assert store.get("k") == b"1"
     store.reject("k", "bad")
     assert store.get("k") is None
+
+
+def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    with pytest.raises(ConfigError, match="Set HOME, or name a folder with --cache-dir"):
+        default_cache_dir()

@@ -18,7 +18,10 @@ CASES = [
     (["engine", "cache", "ex"], {"explain", "export"}),
     (["engine", "serve", "-m", "x", "--dtype", "b"], {"bfloat16"}),
     (["engine", "plugins", "show", "--ki"], {"--kind"}),
-    (["engine", "completions", "fi"], set()),
+    (["engine", "completions", "fi"], {"fish"}),
+    # A word that is a command elsewhere is none here.
+    (["engine", "cache", "explain", "--cudag"], set()),
+    (["engine", "cache", "explain", "--cache"], {"--cache-dir"}),
 ]
 
 
@@ -66,6 +69,27 @@ def test_zsh(
     found = ask("zsh", "-f", "-c", f"{setup}; emulate sh; COMP_WORDS=({line}); {_CALL}")
     # What doesn't begin with the word is left out by zsh itself.
     assert {word for word in found if word.startswith(words[-1])} == expected
+
+
+def test_bash_completes_behind_an_equals_sign(script: Callable[[str], Path]) -> None:
+    words = "engine serve --dtype = b"  # bash cuts it like this
+    found = ask("bash", "-c", f"source {script('bash')}; COMP_WORDS=({words}); {_CALL}")
+    assert found == ["bfloat16"]
+
+
+def test_zsh_completes_behind_an_equals_sign(script: Callable[[str], Path], tmp_path: Path) -> None:
+    setup = f"autoload -U +X compinit && compinit -u -d {tmp_path}/dump; source {script('zsh')}"
+    words = "engine serve --dtype=b"
+    found = ask("zsh", "-f", "-c", f"{setup}; emulate sh; COMP_WORDS=({words}); {_CALL}")
+    assert "--dtype=bfloat16" in found
+
+
+def test_fish_offers_files_where_an_argument_is_open(
+    script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "mymodel").mkdir()
+    line = f"cd {tmp_path}; source {script('fish')}; complete -C 'engine serve my'"
+    assert [word.partition("\t")[0] for word in ask("fish", "-c", line)] == ["mymodel/"]
 
 
 def test_another_shell_is_refused_with_those_there_are(engine: Engine) -> None:

@@ -14,7 +14,10 @@ import pytest
 from engine_cli.command_tree import Node, enter, walk
 from engine_cli.help_sections import COMMON, WORDS
 from engine_cli.main import COMMANDS, cli
+from engine_cli.settings_command import SettingsCommand
 from engine_cli.sources import known_settings
+from engine_cli.state import State
+from engine_server.config import ServerConfig
 
 Engine = Callable[..., Any]
 
@@ -23,8 +26,8 @@ def nodes() -> list[Node]:
     return list(walk(cli, enter(cli, "engine")))
 
 
-NODES = [node for node in nodes() if node.path]
-NAMES = [" ".join(node.path) for node in NODES]
+NODES = nodes()
+NAMES = [" ".join(node.path) or "engine" for node in NODES]
 
 
 def examples(node: Node) -> list[str]:
@@ -33,7 +36,11 @@ def examples(node: Node) -> list[str]:
 
 
 @pytest.mark.parametrize("node", NODES, ids=NAMES)
-def test_every_command_shows_examples_that_can_be_typed(node: Node, engine: Engine) -> None:
+def test_every_command_shows_examples_that_can_be_typed(
+    node: Node, engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("engine.yaml").write_text("dtype: float32\n")
     lines = examples(node)
     assert lines, "give its help examples: engine_cli.examples.with_examples"
     for line in lines:
@@ -49,8 +56,14 @@ def test_every_command_shows_examples_that_can_be_typed(node: Node, engine: Engi
             command, context = child, enter(child, name, context)
         if any(word.startswith("--help") for word in rest):
             assert engine(*words[1:]).code == 0
-        else:
-            command.parse_args(context, rest)
+            return
+        command.parse_args(context, rest)
+        if isinstance(command, SettingsCommand):
+            # The values of settings are read when they are asked for.
+            monkeypatch.setattr(command, "callback", lambda *_, sources, **__: sources)
+            sources = command.invoke(context)
+            sources.settings(State())
+            sources.build(ServerConfig)
 
 
 @pytest.mark.parametrize("node", NODES, ids=NAMES)

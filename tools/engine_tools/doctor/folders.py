@@ -9,6 +9,7 @@ from getpass import getuser
 from pathlib import Path
 from shutil import disk_usage
 
+from engine import ConfigError
 from engine.artifacts import artifacts_folder
 from engine_tools.doctor.finding import Finding, Reporter
 from engine_tools.doctor.sizes import show
@@ -56,7 +57,7 @@ def check_cache(subject: Subject) -> Iterator[Finding]:
     say = Reporter("cache")
     try:
         folder = artifacts_folder(subject.settings.config.compilation_config.cache_dir)
-    except RuntimeError as error:  # from expanduser
+    except ConfigError as error:
         yield say.error(f"the cache directory can't be found: {error}", "set HOME or --cache-dir")
         return
     if subject.settings.config.compilation_config.require_cache:
