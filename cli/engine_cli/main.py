@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": Entry("engine_cli.explain:explain", "Show the settings in force, and why."),
     "verify": Entry("engine_cli.verify:verify", "Compare modes with everything off."),
     "bisect": Entry("engine_cli.bisect:bisect", "Name the part of the modes that is wrong."),
+    "bench": Entry("engine_cli.bench:bench", "Measure an engine, its modes, or any server."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),
     "profile": Entry("engine_cli.profile:profile", "Show where the time of a step goes."),
     "cache": Entry("engine_cli.cache:cache", "Look at and move compiled artifacts."),

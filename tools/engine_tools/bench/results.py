@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from engine_tools.bench.figures import PERCENTILES, Figure
 
+
 @dataclass(frozen=True)
 class Table:
     """Text in rows."""
