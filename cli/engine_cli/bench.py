@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine_cli.bench_output import check_before, count, output_options, show, teller
+from engine_cli.bench_serve import serve
 from engine_cli.options import verbose_option
 from engine_cli.settings_command import settings_command
 from engine_cli.sources import Sources
@@ -124,5 +125,5 @@ def startup(state: State, /, sources: Sources, **options: Any) -> None:
     show(result, options)
 
 
-for command in (latency, throughput, startup):
+for command in (latency, throughput, serve, startup):
     bench.add_command(command)
