@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from engine_cli.bench_matrix import matrix
+from engine_cli.bench_options import batch_options, workload_of
 from engine_cli.bench_output import check_before, count, output_options, show, teller
 from engine_cli.bench_serve import serve
 from engine_cli.options import verbose_option
@@ -15,42 +17,11 @@ from engine_cli.sources import Sources
 from engine_cli.startup import StartupProgress
 from engine_cli.state import State, command_settings
 
-if TYPE_CHECKING:
-    from engine_tools.bench.running import Workload
-
 bench = click.Group(
     "bench",
     help="Measure an engine, its starts, its modes, or any server.",
     context_settings=command_settings(),
 )
-
-
-def batch_options(first: click.Option) -> list[click.Option]:
-    """Return the flags of a workload, the number of sequences first."""
-    return [
-        first,
-        count("--input-len", 128, "Tokens of each prompt."),
-        count("--output-len", 128, "Tokens that follow each prompt."),
-        count("--repeats", 3, "How often it is measured."),
-        count("--warm-up", 1, "How often it is run before.", least=0),
-        click.Option(
-            ["--prompt-seed"], type=int, default=0, show_default=True, help="Of random prompts."
-        ),
-    ]
-
-
-def workload_of(options: dict[str, Any], sequences: str) -> Workload:
-    """Return the workload that flags describe."""
-    from engine_tools.bench.running import Workload
-
-    return Workload(
-        batch_size=options[sequences],
-        input_len=options["input_len"],
-        output_len=options["output_len"],
-        repeats=options["repeats"],
-        warm_up=options["warm_up"],
-        seed=options["prompt_seed"],
-    )
 
 
 @settings_command(
@@ -125,5 +96,5 @@ def startup(state: State, /, sources: Sources, **options: Any) -> None:
     show(result, options)
 
 
-for command in (latency, throughput, serve, startup):
+for command in (latency, throughput, serve, startup, matrix):
     bench.add_command(command)

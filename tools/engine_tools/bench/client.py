@@ -25,15 +25,18 @@ class Exchange:
         due: when it arrived.
         sent: when it was sent; later than `due` where it had to wait for a free place.
         chunks: when each chunk with something new came.
+        last: when the answer was whole.
         output_tokens: as the server counts; as many as chunks where it doesn't say.
         prompt_tokens: as the server counts; None where nobody knows.
         counted: whether the server said how many tokens there are.
         error: why it failed; empty if it didn't.
+        ended: whether the server said that the answer is whole.
     """
 
     due: float = 0.0
     sent: float = 0.0
     chunks: list[float] = field(default_factory=list)
+    last: float = 0.0
     output_tokens: int = 0
     prompt_tokens: int | None = None
     counted: bool = False
@@ -47,8 +50,8 @@ class Exchange:
 
     @property
     def e2e(self) -> float:
-        """Time to the last chunk."""
-        return self.chunks[-1] - self.sent
+        """Time to the whole answer."""
+        return self.last - self.sent
 
     @property
     def itl(self) -> list[float]:
@@ -59,7 +62,7 @@ class Exchange:
     def tpot(self) -> float | None:
         """Time for each token after the first; None when there is none."""
         rest = self.output_tokens - 1
-        return (self.chunks[-1] - self.chunks[0]) / rest if rest > 0 else None
+        return (self.last - self.chunks[0]) / rest if rest > 0 else None
 
 
 def base_url(url: str) -> str:
@@ -117,9 +120,9 @@ async def complete(
         exchange.error = f"{type(error).__name__}: {error}".strip(": ")
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
         exchange.error = "the stream has a chunk that isn't one of the completions API"
-    exchange.error = exchange.error or _incomplete(exchange)
     if not exchange.counted:
         exchange.output_tokens = len(exchange.chunks)
+    exchange.error = exchange.error or _incomplete(exchange)
 
 
 async def _stream(client: httpx.AsyncClient, body: dict[str, Any], exchange: Exchange) -> None:
@@ -144,8 +147,9 @@ def _take(chunk: dict[str, Any], now: float, exchange: Exchange) -> None:
     for choice in chunk.get("choices") or ():
         ends = choice.get("finish_reason") is not None
         exchange.ended = exchange.ended or ends
-        # The last chunk may carry the end alone; a token may have no text of its own yet.
-        if choice.get("text") or not ends:
+        exchange.last = now
+        # The last chunk may carry the end alone, or all there is: tokens may have no text.
+        if choice.get("text") or not ends or not exchange.chunks:
             exchange.chunks.append(now)
     if usage := chunk.get("usage"):
         exchange.output_tokens = usage["completion_tokens"]
@@ -156,7 +160,7 @@ def _take(chunk: dict[str, Any], now: float, exchange: Exchange) -> None:
 def _incomplete(exchange: Exchange) -> str:
     if not exchange.ended:
         return "the stream ended before the answer did"
-    return "" if exchange.chunks else "the answer had no text"
+    return "" if exchange.chunks and exchange.output_tokens else "the answer had no tokens"
 
 
 def _message(response: httpx.Response) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,21 +56,23 @@ def run_fresh(
         timeout: seconds after which the process is ended; None for no limit.
     """
     with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "reply.json"
+        answer, errors = Path(folder) / "reply.json", Path(folder) / "stderr"
         try:
-            done = subprocess.run(  # noqa: S603 - this interpreter, with our own module
-                [sys.executable, "-m", _CHILD, target, str(answer)],
-                input=json.dumps(request),
-                env={**os.environ, **(environment or {})},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
+            # Not a pipe: what a crashed process has started may hold its end open.
+            with errors.open("w") as stream:
+                done = subprocess.run(  # noqa: S603 - this interpreter, with our own module
+                    [sys.executable, "-m", _CHILD, target, str(answer)],
+                    input=json.dumps(request),
+                    env={**os.environ, **(environment or {})},
+                    stdout=subprocess.DEVNULL,
+                    stderr=stream,
+                    text=True,
+                    timeout=timeout,
+                    check=False,
+                )
         except subprocess.TimeoutExpired:
             return Reply("crashed", reason=f"it was ended after {timeout:g} s without an answer")
-        detail = done.stderr[-_TAIL:]
+        detail = errors.read_text(errors="replace")[-_TAIL:]
         if not answer.exists():
             return Reply("crashed", reason=_death(done.returncode, detail), detail=detail)
         reply = json.loads(answer.read_text())
@@ -77,11 +80,7 @@ def run_fresh(
 
 
 def _death(code: int, detail: str) -> str:
-    import signal
-
-    how = f"exit code {code}"
-    if code < 0:
-        how = f"signal {signal.Signals(-code).name}"
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     last = next((line for line in reversed(detail.splitlines()) if line.strip()), "")
     return f"the process ended with {how}" + (f": {last.strip()}" if last else "")
 

@@ -1,0 +1,177 @@
+"""Every combination of modes on one model and one machine: right or not, and how fast."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.errors import ConfigError, UnknownPluginError
+from engine.plugin import Numerics
+from engine.registry import Registry
+from engine.settings import Settings
+from engine_tools.bench.figures import Figure
+from engine_tools.bench.fresh import Reply, pack_settings, run_fresh
+from engine_tools.bench.matrix_result import Cell, MatrixResult, Tokens, Verdict
+from engine_tools.bench.running import Workload
+from engine_tools.bench.startup import empty_caches, with_cache_in
+from engine_tools.verify.answers import Answer
+from engine_tools.verify.comparison import compare
+from engine_tools.verify.matrix import Combination, combinations
+from engine_tools.verify.workload import Batch
+
+REFERENCE = Combination("none", "none", "eager")
+"""Everything off: the tokens of every other combination are compared with its tokens."""
+_CELL = "engine_tools.bench.cell"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a matrix is run.
+
+    Attributes:
+        workload: of each cell.
+        modes, graph_modes, backends: those to run; every installed one where empty.
+        keep_caches: start from the user's own caches instead of empty ones.
+        timeout: seconds after which a cell is given up; None for no limit.
+    """
+
+    workload: Workload
+    modes: Sequence[str] = ()
+    graph_modes: Sequence[str] = ()
+    backends: Sequence[str] = ()
+    keep_caches: bool = False
+    timeout: float | None = None
+
+
+def chosen_combinations(registry: Registry, plan: Plan) -> list[Combination]:
+    """Return the combinations of a plan, the reference first.
+
+    Raises:
+        ConfigError: a name isn't installed; names the flag and what is.
+    """
+    axes = {
+        "--modes": ("compile_modes", plan.modes),
+        "--graph-modes": ("cudagraph_modes", plan.graph_modes),
+        "--backends": ("backends", plan.backends),
+    }
+    for flag, (kind, names) in axes.items():
+        for name in names:
+            try:
+                registry.find(kind, name)
+            except UnknownPluginError as error:
+                raise ConfigError(f"{flag}={name}: {error}") from error
+    wanted = [
+        one
+        for one in combinations(registry, plan.backends or None)
+        if (not plan.modes or one.compilation_mode in plan.modes)
+        and (not plan.graph_modes or one.cudagraph_mode in plan.graph_modes)
+    ]
+    return [REFERENCE, *(one for one in wanted if one != REFERENCE)]
+
+
+def bench_matrix(
+    settings: Settings, plan: Plan, *, progress: Callable[[str], None] = lambda _line: None
+) -> MatrixResult:
+    """Measure every combination of a plan, each in a process of its own.
+
+    What is refused, fails or crashes is a row with the reason.
+
+    Args:
+        settings: of every engine; the three modes are replaced.
+        plan: what is run.
+        progress: is told what is being done.
+
+    Raises:
+        ConfigError: a name of the plan isn't installed.
+    """
+    chosen = chosen_combinations(Registry(), plan)
+    plain = _without_prefix_cache(settings)
+    cells: list[Cell] = []
+    replies: list[Reply] = []
+    for number, combination in enumerate(chosen, start=1):
+        progress(f"{number} of {len(chosen)}: {' / '.join(combination)}")
+        reply = _run(combination.within(plain), plan)
+        replies.append(reply)
+        cells.append(_cell(combination, reply, replies[0]))
+        progress(f"  {cells[-1].summary}")
+    measured = [reply.value for reply in replies if reply.outcome == "done"]
+    first = measured[0] if measured else {}
+    bandwidth = _bandwidth(first) if first else None
+    return MatrixResult(
+        cells=tuple(cells),
+        reference=REFERENCE,
+        settings=settings,
+        in_force=first.get("settings", {}),
+        machine=first.get("machine", {}),
+        workload={**asdict(plan.workload), "caches": "kept" if plan.keep_caches else "empty"},
+        streamed_bytes=first.get("streamed_bytes", 0),
+        bandwidth=bandwidth,
+    )
+
+
+def _without_prefix_cache(settings: Settings) -> Settings:
+    """An answer that comes twice must be computed twice."""
+    config = settings.config.model_copy(update={"enable_prefix_caching": False})
+    return Settings(config, {**settings.origins, "enable_prefix_caching": "bench"})
+
+
+def _run(settings: Settings, plan: Plan) -> Reply:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder, environment = Path(name), None
+        if not plan.keep_caches:
+            settings, environment = with_cache_in(settings, folder), empty_caches(folder)
+        request = {"settings": pack_settings(settings), "workload": asdict(plan.workload)}
+        return run_fresh(
+            f"{_CELL}:measure_cell", request, environment=environment, timeout=plan.timeout
+        )
+
+
+def _bandwidth(cell: dict[str, Any]) -> float | None:
+    in_force = cell["settings"]
+    request = {"device": in_force["device"], "threads": in_force["threads"]}
+    reply = run_fresh(f"{_CELL}:device_bandwidth", request)
+    return reply.value["bytes_per_s"] if reply.outcome == "done" else None
+
+
+def _cell(combination: Combination, reply: Reply, reference: Reply) -> Cell:
+    if reply.outcome != "done":
+        return Cell(combination, reply.outcome, reason=reply.reason)
+    value = reply.value
+    tokens, reason = _compare(value, reference)
+    if value["late_compiles"]:
+        reason = f"{value['late_compiles']} compilations while serving; {reason}".rstrip("; ")
+    return Cell(
+        combination,
+        "done",
+        reason=reason,
+        tokens=tokens,
+        ready_s=value["ready_s"],
+        phases=value["phases"],
+        decode=Figure("decode step", "ms", tuple(value["decode_ms"])),
+        ttft=Figure("TTFT", "ms", tuple(value["ttft_ms"])),
+        memory=value["memory"],
+        graph_bytes=value["graph_bytes"],
+    )
+
+
+def _compare(value: dict[str, Any], reference: Reply) -> tuple[Tokens, str]:
+    """Return how the tokens compare, and the first difference in words."""
+    if reference.outcome != "done":
+        return Tokens("unknown"), "the reference gave no tokens to compare with"
+    batch = msgspec.convert(value["batch"], Batch)
+    wanted, found = (
+        {batch.name: msgspec.convert(one["answers"], list[Answer])}
+        for one in (reference.value, value)
+    )
+    result = compare(
+        [batch], wanted, found, numerics=Numerics(value["numerics"]), dtype=value["dtype"]
+    )
+    if result.divergences:
+        return Tokens("wrong", result.tokens, result.differing), str(result.divergences[0])
+    verdict: Verdict = "near-ties" if result.differing else "equal"
+    return Tokens(verdict, result.tokens, result.differing), ""
