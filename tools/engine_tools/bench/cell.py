@@ -15,12 +15,16 @@ from engine_tools.bench.running import Prompter, Workload, check_fits, decode_ms
 def measure_cell(request: Mapping[str, Any]) -> dict[str, Any]:
     """Start one engine, time it, and let it answer what the reference answers too.
 
+    Args:
+        request: `settings` and `workload`, and whether to measure the device's `bandwidth`.
+
     Raises:
         EngineError: it is refused, can't start, or the workload doesn't fit.
     """
     begun = time.perf_counter()
     from engine import LLM
     from engine_tools.bench.machine import (
+        copy_bandwidth,
         machine_facts,
         peak_memory,
         settings_in_force,
@@ -34,7 +38,7 @@ def measure_cell(request: Mapping[str, Any]) -> dict[str, Any]:
         device = str(llm.resolution.config.device)
         timed = _times(llm, workload)
         memory, graphs = peak_memory(device), llm.core.memory.graphs if llm.core.memory else 0
-        return {
+        value = {
             "ready_s": imports + llm.core.ledger.seconds,
             "phases": {"imports": imports, **llm.core.ledger.phases},
             **timed,
@@ -46,6 +50,9 @@ def measure_cell(request: Mapping[str, Any]) -> dict[str, Any]:
             "machine": machine_facts(device),
             "settings": settings_in_force(llm),
         }
+    if request["bandwidth"]:
+        value["bandwidth"] = copy_bandwidth(device)  # while nothing else is on the device
+    return value
 
 
 def _times(llm: Any, workload: Workload) -> dict[str, list[float]]:
@@ -74,10 +81,3 @@ def _answers(llm: Any, workload: Workload) -> dict[str, Any]:
         "numerics": numerics.value,
         "dtype": llm.resolution.config.dtype,
     }
-
-
-def device_bandwidth(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the copy bandwidth of the device, in bytes per second."""
-    from engine_tools.bench.machine import copy_bandwidth
-
-    return {"bytes_per_s": copy_bandwidth(request["device"], request["threads"])}

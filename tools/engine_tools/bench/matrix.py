@@ -26,7 +26,7 @@ from engine_tools.verify.workload import Batch
 
 REFERENCE = Combination("none", "none", "eager")
 """Everything off: the tokens of every other combination are compared with its tokens."""
-_CELL = "engine_tools.bench.cell"
+_CELL = "engine_tools.bench.cell:measure_cell"
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ def bench_matrix(
     replies: list[Reply] = []
     for number, combination in enumerate(chosen, start=1):
         progress(f"{number} of {len(chosen)}: {' / '.join(combination)}")
-        reply = _run(combination.within(plain), plan)
+        known = any(reply.outcome == "done" for reply in replies)
+        reply = _run(combination.within(plain), plan, bandwidth=not known)
         replies.append(reply)
-        cells.append(_cell(combination, reply, replies[0]))
+        cells.append(cell_of(combination, reply, replies[0]))
         progress(f"  {cells[-1].summary}")
     measured = [reply.value for reply in replies if reply.outcome == "done"]
     first = measured[0] if measured else {}
-    bandwidth = _bandwidth(first) if first else None
     return MatrixResult(
         cells=tuple(cells),
         reference=REFERENCE,
@@ -110,7 +110,7 @@ def bench_matrix(
         machine=first.get("machine", {}),
         workload={**asdict(plan.workload), "caches": "kept" if plan.keep_caches else "empty"},
         streamed_bytes=first.get("streamed_bytes", 0),
-        bandwidth=bandwidth,
+        bandwidth=first.get("bandwidth"),
     )
 
 
@@ -120,25 +120,21 @@ def _without_prefix_cache(settings: Settings) -> Settings:
     return Settings(config, {**settings.origins, "enable_prefix_caching": "bench"})
 
 
-def _run(settings: Settings, plan: Plan) -> Reply:
+def _run(settings: Settings, plan: Plan, *, bandwidth: bool) -> Reply:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder, environment = Path(name), None
         if not plan.keep_caches:
             settings, environment = with_cache_in(settings, folder), empty_caches(folder)
-        request = {"settings": pack_settings(settings), "workload": asdict(plan.workload)}
-        return run_fresh(
-            f"{_CELL}:measure_cell", request, environment=environment, timeout=plan.timeout
-        )
+        request = {
+            "settings": pack_settings(settings),
+            "workload": asdict(plan.workload),
+            "bandwidth": bandwidth,
+        }
+        return run_fresh(_CELL, request, environment=environment, timeout=plan.timeout)
 
 
-def _bandwidth(cell: dict[str, Any]) -> float | None:
-    in_force = cell["settings"]
-    request = {"device": in_force["device"], "threads": in_force["threads"]}
-    reply = run_fresh(f"{_CELL}:device_bandwidth", request)
-    return reply.value["bytes_per_s"] if reply.outcome == "done" else None
-
-
-def _cell(combination: Combination, reply: Reply, reference: Reply) -> Cell:
+def cell_of(combination: Combination, reply: Reply, reference: Reply) -> Cell:
+    """Return the row of a combination, its tokens compared with the reference's."""
     if reply.outcome != "done":
         return Cell(combination, reply.outcome, reason=reply.reason)
     value = reply.value

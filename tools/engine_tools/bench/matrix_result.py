@@ -13,7 +13,6 @@ from engine_tools.bench.recommendation import recommend
 from engine_tools.bench.results import Bar, Chart, Table, bar, mebibytes, number
 from engine_tools.verify.matrix import Combination
 
-
 Verdict = Literal["equal", "near-ties", "wrong", "unknown"]
 
 
