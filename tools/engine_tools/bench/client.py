@@ -71,14 +71,18 @@ def base_url(url: str) -> str:
     return base if "://" in base else f"http://{base}"
 
 
-async def first_model(client: httpx.AsyncClient) -> str:
+async def first_model(client: httpx.AsyncClient, timeout: float) -> str:
     """Return the first model that a server lists.
+
+    Args:
+        client: of the server.
+        timeout: seconds that it may take.
 
     Raises:
         EngineError: the server can't be reached, or lists none.
     """
     try:
-        response = await client.get("models")
+        response = await client.get("models", timeout=timeout)
         return str(response.raise_for_status().json()["data"][0]["id"])
     except httpx.HTTPStatusError as error:
         code, message = error.response.status_code, _message(error.response)
@@ -151,9 +155,10 @@ def _take(chunk: dict[str, Any], now: float, exchange: Exchange) -> None:
         # The last chunk may carry the end alone, or all there is: tokens may have no text.
         if choice.get("text") or not ends or not exchange.chunks:
             exchange.chunks.append(now)
-    if usage := chunk.get("usage"):
+    usage = chunk.get("usage") or {}
+    if "completion_tokens" in usage:
         exchange.output_tokens = usage["completion_tokens"]
-        exchange.prompt_tokens = usage["prompt_tokens"]
+        exchange.prompt_tokens = usage.get("prompt_tokens", exchange.prompt_tokens)
         exchange.counted = True
 
 

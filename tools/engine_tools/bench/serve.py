@@ -132,8 +132,7 @@ async def _drive(
     async with httpx.AsyncClient(
         base_url=base_url(load.url), headers=headers, timeout=httpx.Timeout(None), limits=limits
     ) as client:
-        async with asyncio.timeout(load.timeout):
-            model = load.model or await first_model(client)
+        model = load.model or await first_model(client, load.timeout)
         body: dict[str, Any] = {
             "model": model,
             "stream": True,

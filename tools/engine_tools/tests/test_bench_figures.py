@@ -50,7 +50,8 @@ def test_a_result_has_a_chart_for_each_unit() -> None:
 
 def test_the_times_of_a_sequence_follow_from_its_tokens() -> None:
     line = Timeline((0.5, 0.6, 1.1))
-    assert (line.ttft, line.e2e, line.tpot) == (0.5, 1.1, pytest.approx(0.3))
+    assert (line.ttft, line.e2e) == (0.5, 1.1)
+    assert line.tpot == pytest.approx(0.3)
     assert line.itl == pytest.approx([0.1, 0.5])
     assert Timeline((0.5,)).tpot is None
 
