@@ -90,7 +90,7 @@ def bench_matrix(
         ConfigError: a name of the plan isn't installed.
     """
     chosen = chosen_combinations(Registry(), plan)
-    plain = _without_prefix_cache(settings)
+    plain = pinned(settings)
     cells: list[Cell] = []
     replies: list[Reply] = []
     for number, combination in enumerate(chosen, start=1):
@@ -114,10 +114,11 @@ def bench_matrix(
     )
 
 
-def _without_prefix_cache(settings: Settings) -> Settings:
-    """An answer that comes twice must be computed twice."""
-    config = settings.config.model_copy(update={"enable_prefix_caching": False})
-    return Settings(config, {**settings.origins, "enable_prefix_caching": "bench"})
+def pinned(settings: Settings) -> Settings:
+    """Return settings of cells that compute every answer, with the very modes of their rows."""
+    update = {"enable_prefix_caching": False, "on_downgrade": "error"}
+    config = settings.config.model_copy(update=update)
+    return Settings(config, {**settings.origins, **dict.fromkeys(update, "bench")})
 
 
 def _run(settings: Settings, plan: Plan, *, bandwidth: bool) -> Reply:

@@ -13,7 +13,14 @@ from engine_tools.bench.cell import measure_cell
 from engine_tools.bench.child import reply_of
 from engine_tools.bench.figures import Figure
 from engine_tools.bench.fresh import Reply, pack_settings
-from engine_tools.bench.matrix import REFERENCE, Plan, bench_matrix, cell_of, chosen_combinations
+from engine_tools.bench.matrix import (
+    REFERENCE,
+    Plan,
+    bench_matrix,
+    cell_of,
+    chosen_combinations,
+    pinned,
+)
 from engine_tools.bench.matrix_result import Cell, Tokens
 from engine_tools.bench.recommendation import best, command, recommend
 from engine_tools.bench.running import Workload
@@ -71,6 +78,14 @@ def test_a_combination_that_cannot_work_here_is_refused_with_the_reason(settings
     found = cell_of(full, measured(full.within(settings())), Reply("done"))
     assert found.outcome == "refused"
     assert "--graph-device simulated" in found.reason
+
+
+def test_no_combination_is_replaced_by_the_next_best(settings: Make) -> None:
+    given = settings()
+    lenient = Settings(given.config.model_copy(update={"on_downgrade": "warn"}), given.origins)
+    full = Combination("none", "full", "eager")
+    assert measured(full.within(lenient)).outcome == "done"
+    assert measured(full.within(pinned(lenient))).outcome == "refused"
 
 
 def test_a_plan_names_what_is_run() -> None:
