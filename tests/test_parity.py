@@ -172,10 +172,10 @@ def test_a_prefix_hit_gives_the_tokens_of_a_miss(family: tuple[PreTrainedModel, 
 @pytest.mark.slow
 def test_the_demo_model_speaks_as_transformers_does() -> None:
     from engine.errors import ModelError
-    from engine.runtime.model_source import locate
+    from engine.runtime.model_source import locate_model
 
     try:
-        locate(None)
+        locate_model(None)
     except ModelError as error:
         pytest.skip(str(error))
     questions = ["Hello", "What is the capital of France?", "List three colours:"]

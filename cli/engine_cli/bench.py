@@ -11,21 +11,31 @@ from engine_cli.bench_matrix import matrix
 from engine_cli.bench_options import batch_options, workload_of
 from engine_cli.bench_output import check_before, count, output_options, show, teller
 from engine_cli.bench_serve import serve
+from engine_cli.examples import with_examples
 from engine_cli.options import verbose_option
 from engine_cli.settings_command import settings_command
 from engine_cli.sources import Sources
 from engine_cli.startup import StartupProgress
-from engine_cli.state import State, command_settings
+from engine_cli.state import State, command_settings, debug_option
 
 bench = click.Group(
     "bench",
-    help="Measure an engine, its starts, its modes, or any server.",
+    help=with_examples(
+        "Measure an engine, its starts, its modes, or any server.",
+        "engine bench matrix ./model --report matrix.html",
+        "engine bench serve --url http://127.0.0.1:8000 --request-rate 4",
+    ),
     context_settings=command_settings(),
+    params=[debug_option()],
 )
 
 
 @settings_command(
     "latency",
+    examples=(
+        "engine bench latency ./model --batch-size 4",
+        "engine bench latency --input-len 1000 --json latency.json",
+    ),
     params=[
         *batch_options(count("--batch-size", 1, "Sequences that are given at once.")),
         *output_options(),
@@ -53,6 +63,10 @@ def latency(state: State, /, sources: Sources, **options: Any) -> None:
 
 @settings_command(
     "throughput",
+    examples=(
+        "engine bench throughput ./model --num-prompts 200",
+        "engine bench throughput ./shape --load-format dummy --skip-tokenizer",
+    ),
     params=[
         *batch_options(count("--num-prompts", 64, "Prompts that are given at once.")),
         *output_options(),
@@ -79,7 +93,12 @@ def throughput(state: State, /, sources: Sources, **options: Any) -> None:
 
 
 @settings_command(
-    "startup", params=[count("--repeats", 3, "How often it is measured."), *output_options()]
+    "startup",
+    examples=(
+        "engine bench startup ./model --repeats 5",
+        "engine bench startup ./model --compilation-mode vllm_compile --report startup.png",
+    ),
+    params=[count("--repeats", 3, "How often it is measured."), *output_options()],
 )
 @click.pass_obj
 def startup(state: State, /, sources: Sources, **options: Any) -> None:

@@ -35,6 +35,10 @@ def _axis(flag: str, what: str) -> click.Option:
 
 @settings_command(
     "matrix",
+    examples=(
+        "engine bench matrix ./model --report matrix.html",
+        "engine bench matrix ./model --graph-modes none,full --batch-size 8",
+    ),
     params=[
         _axis("--modes", "compile modes"),
         _axis("--graph-modes", "CUDA-graph modes"),
@@ -56,15 +60,11 @@ def _axis(flag: str, what: str) -> click.Option:
 )
 @click.pass_obj
 def matrix(state: State, /, sources: Sources, **options: Any) -> int:
-    r"""Measure every installed combination of modes on MODEL and recommend one.
+    """Measure every installed combination of modes on MODEL and recommend one.
 
     Each combination runs in a process of its own, and its tokens are compared with those of
     everything off: none / none / eager. What is refused, fails or crashes is a row with the reason.
     Exits with 1 when none is known to be right.
-
-    \b
-    Example:
-      engine bench matrix MODEL --graph-modes none,full --report matrix.html
     """
     check_before(options)
     settings = sources.settings(state)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from engine_cli.bench_output import check_before, count, output_options, show, teller
+from engine_cli.examples import with_examples
 from engine_cli.state import command_settings, debug_option
 
 
@@ -27,8 +28,12 @@ serve = click.Command(
     "serve",
     callback=_run,
     context_settings=command_settings(),
-    help="Drive a server (any that speaks OpenAI's completions API) and time its answers.\n\n"
-    "Requests arrive as a Poisson process of --request-rate, or all at once.",
+    help=with_examples(
+        "Drive a server (any that speaks OpenAI's completions API) and time its answers.\n\n"
+        "Requests arrive as a Poisson process of --request-rate, or all at once.",
+        "engine bench serve --url http://127.0.0.1:8000 --request-rate 4 --num-prompts 200",
+        "engine bench serve --dataset prompts.jsonl --max-concurrency 16",
+    ),
     params=[
         click.Option(["--url"], default="http://127.0.0.1:8000", show_default=True),
         click.Option(["--model"], help="The served name; the server's first by default."),

@@ -18,6 +18,10 @@ from engine_cli.verify import prompt_options
 
 @settings_command(
     "bisect",
+    examples=(
+        "engine bisect ./model --compilation-mode vllm_compile --backend inductor",
+        "engine bisect ./model --passes +my_pass --out fault.py",
+    ),
     params=[
         *prompt_options(),
         click.Option(
@@ -32,16 +36,11 @@ from engine_cli.verify import prompt_options
 )
 @click.pass_obj
 def bisect(state: State, /, sources: Sources, out: Path, verbose: bool, **options: Any) -> int:
-    r"""Name the smallest part of the chosen modes that answers wrongly.
+    """Name the smallest part of the chosen modes that answers wrongly.
 
     Verifies the combination, then switches graphs, passes, backend and compile mode off one after
     another. Writes a script with the smallest failing prompt. Exits with 1 when something is
     wrong, 0 when nothing is.
-
-    \b
-    Examples:
-      engine bisect MODEL --compilation-mode vllm_compile --backend inductor
-      engine bisect MODEL --passes +my_pass --out fault.py
     """
     settings = sources.settings(state)
     state.tell_notes()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.errors import ConfigError
+from engine_cli.examples import with_examples
 from engine_cli.state import command_settings, debug_option
 from engine_cli.tables import write_table
 
@@ -196,14 +197,18 @@ def _json_option() -> click.Option:
 
 
 def _command(
-    name: str, callback: Callable[..., Any], help_text: str, *params: click.Parameter
+    name: str,
+    callback: Callable[..., Any],
+    help_text: str,
+    example: str,
+    *params: click.Parameter,
 ) -> click.Command:
     return click.Command(
         name,
         callback=callback,
         context_settings=command_settings(),
         params=[*params, _cache_dir_option(), debug_option()],
-        help=help_text,
+        help=with_examples(help_text, example),
     )
 
 
@@ -219,14 +224,27 @@ cache = click.Group(
     "cache",
     context_settings=command_settings(),
     params=[debug_option()],
-    help="Look at and move compiled artifacts. A KEY may be any unambiguous beginning of one.",
+    help=with_examples(
+        "Look at and move compiled artifacts. A KEY may be any unambiguous beginning of one.",
+        "engine cache list",
+        "engine cache clear --older-than 30",
+    ),
 )
-cache.add_command(_command("list", _list, "List the artifacts, the newest first.", _json_option()))
+cache.add_command(
+    _command(
+        "list",
+        _list,
+        "List the artifacts, the newest first.",
+        "engine cache list --json",
+        _json_option(),
+    )
+)
 cache.add_command(
     _command(
         "explain",
         _explain,
         "Show in which factors the artifacts FIRST and SECOND differ.",
+        "engine cache explain 3fa9 81c2",
         click.Argument(["first"]),
         click.Argument(["second"]),
         click.Option(["-v", "--verbose"], is_flag=True, help="Show equal factors too."),
@@ -238,6 +256,7 @@ cache.add_command(
         "clear",
         _clear,
         "Remove artifacts: those of the given keys, or all, set-aside ones included.",
+        "engine cache clear 3fa9 81c2 --yes",
         _keys_argument(),
         click.Option(
             ["--older-than"],
@@ -254,6 +273,7 @@ cache.add_command(
         "export",
         _export,
         "Write artifacts into one tar archive; compressed if FILE ends in .gz, .xz or .bz2.",
+        "engine cache export artifacts.tar.gz",
         _file_argument(),
         _keys_argument(),
     )
@@ -264,6 +284,7 @@ cache.add_command(
         _import,
         "Take the artifacts of an archive, checked one by one; those that are there stay. "
         "Artifacts are code: import only what you trust.",
+        "engine cache import artifacts.tar.gz",
         _file_argument(),
     )
 )

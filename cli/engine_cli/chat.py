@@ -33,6 +33,11 @@ _HELP = "/reset forgets the conversation, /exit (or Ctrl-D) leaves; Ctrl-C stops
 
 @settings_command(
     "chat",
+    examples=(
+        "engine chat",
+        "engine chat ./model --question 'What is a CUDA graph?'",
+        "engine chat --url http://127.0.0.1:8000/v1",
+    ),
     params=[
         click.Option(["-q", "--question"], help="Ask this, print the answer, and leave."),
         click.Option(["--system"], help="A system message to begin with."),

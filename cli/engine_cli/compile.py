@@ -16,6 +16,10 @@ from engine_cli.state import State
 
 @settings_command(
     "compile",
+    examples=(
+        "engine compile ./model --out bundle",
+        "engine serve ./model --cache-dir bundle --require-cache",
+    ),
     params=[
         click.Option(
             ["--out"],

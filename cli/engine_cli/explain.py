@@ -16,6 +16,10 @@ from engine_cli.state import State
 
 @settings_command(
     "explain",
+    examples=(
+        "engine explain ./model --cudagraph-mode full",
+        "engine explain --verbose --json",
+    ),
     params=[
         verbose_option(),
         click.Option(["--json", "as_json"], is_flag=True, help="Print everything as JSON."),

@@ -25,6 +25,10 @@ _SHOWN_PROMPT = 60
 
 @settings_command(
     "generate",
+    examples=(
+        "engine generate 'Once upon a time' --max-tokens 50",
+        "engine generate -m ./model --temperature 0 --json 'One' 'Two'",
+    ),
     model_argument=False,
     params=[
         click.Argument(["prompts"], nargs=-1, required=True, metavar="PROMPT..."),

@@ -11,6 +11,7 @@ import click
 from engine.errors import PluginError
 from engine.hookspecs import BASE_OF_KIND
 from engine.registry import Claim, Registry
+from engine_cli.examples import with_examples
 from engine_cli.plugin_selection import json_option, kind_option, matching
 from engine_cli.state import command_settings, debug_option, plugin_option, state_of
 
@@ -103,7 +104,11 @@ check = click.Command(
         plugin_option(),
         debug_option(),
     ],
-    help="Check that plugin NAME, or every installed one, keeps the contract: it imports, was "
-    "written for this version, and passes the quick part of the conformance kit. "
-    "Ends with 2 when one doesn't.",
+    help=with_examples(
+        "Check that plugin NAME, or every installed one, keeps the contract: it imports, was "
+        "written for this version, and passes the quick part of the conformance kit. "
+        "Ends with 2 when one doesn't.",
+        "engine plugins check",
+        "engine plugins check compile_modes/none --full",
+    ),
 )

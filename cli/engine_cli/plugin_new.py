@@ -11,6 +11,7 @@ import click
 from engine.errors import ConfigError
 from engine.hookspecs import API_VERSION, HOOK_OF_KIND, LABEL_OF_KIND
 from engine.names import normalize
+from engine_cli.examples import with_examples
 from engine_cli.plugin_selection import checked_kind, json_option
 from engine_cli.plugin_templates import TEMPLATES, project_files
 from engine_cli.state import command_settings, debug_option, state_of
@@ -70,6 +71,9 @@ new = click.Command(
         json_option(),
         debug_option(),
     ],
-    help="Write a project with a working plugin of KIND called NAME: packaging, implementation, "
-    "tests with the conformance kit, README.",
+    help=with_examples(
+        "Write a project with a working plugin of KIND called NAME: packaging, implementation, "
+        "tests with the conformance kit, README.",
+        "engine plugins new passes my_pass",
+    ),
 )

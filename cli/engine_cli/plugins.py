@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from engine.registry import PluginStatus
+from engine_cli.examples import with_examples
 from engine_cli.plugin_check import check
 from engine_cli.plugin_description import describe, summary_of
 from engine_cli.plugin_new import new
@@ -104,7 +105,11 @@ plugins = click.Group(
     invoke_without_command=True,
     context_settings=command_settings(),
     params=[kind_option(), json_option(), plugin_option(), debug_option()],
-    help="List the installed plugins, the broken ones with the reason.",
+    help=with_examples(
+        "List the installed plugins, the broken ones with the reason.",
+        "engine plugins",
+        "engine plugins --kind backends --json",
+    ),
 )
 plugins.add_command(check)
 plugins.add_command(new)
@@ -120,7 +125,10 @@ plugins.add_command(
             plugin_option(),
             debug_option(),
         ],
-        help="Show what plugin NAME says about itself: options, numerics, requirements, origin. "
-        "NAME may be kind/name or distribution:name.",
+        help=with_examples(
+            "Show what plugin NAME says about itself: options, numerics, requirements, origin. "
+            "NAME may be kind/name or distribution:name.",
+            "engine plugins show vllm_compile",
+        ),
     )
 )

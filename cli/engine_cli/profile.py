@@ -30,6 +30,10 @@ def _count(flag: str, default: int, text: str) -> click.Option:
 
 @settings_command(
     "profile",
+    examples=(
+        "engine profile ./model --steps 50 --batch 8",
+        "engine profile --out trace.json.gz --json",
+    ),
     params=[
         _count("--steps", 20, "Decode steps to run."),
         _count("--batch", 1, "Sequences that run at once."),

@@ -15,7 +15,17 @@ from engine_cli.state import state_of
 from engine_server.config import ServerConfig
 
 
-@settings_command("serve", models=(EngineConfig, ServerConfig), params=[verbose_option()])
+@settings_command(
+    "serve",
+    examples=(
+        "engine serve",
+        "engine serve ./model --port 8080 --api-key secret",
+        "engine serve ./model --compilation-mode vllm_compile --cudagraph-mode full_and_piecewise",
+        "engine serve --help=cudagraph",
+    ),
+    models=(EngineConfig, ServerConfig),
+    params=[verbose_option()],
+)
 @click.pass_context
 def serve(context: click.Context, /, sources: Sources, verbose: bool) -> int:
     """Serve MODEL over an OpenAI-compatible HTTP API.

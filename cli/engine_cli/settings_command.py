@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from pydantic import BaseModel
 from engine.config import EngineConfig
 from engine.settings_schema import Schema
 from engine_cli.dotted import take_dotted
+from engine_cli.examples import with_examples
+from engine_cli.help_sections import write_options
 from engine_cli.options import (
     SHORTCUTS,
     SettingOption,
     ShortcutOption,
-    section_of_param,
-    section_order,
     setting_options,
 )
 from engine_cli.sources import MODEL_ARGUMENT, command_line_statements, gather
@@ -32,8 +32,7 @@ _HELP_WORD = "engine_cli.help_word"
 EPILOG = (
     "A setting is taken from the command line, else from its ENGINE_ variable, else from the file "
     "of --config, else from the optimisation level, else it has its built-in default. "
-    "`--help=WORD` shows only the options about WORD; `-cc.NAME VALUE` sets one field of "
-    "--compilation-config; sizes may be written 32k or 1GiB."
+    "`-cc.NAME VALUE` sets one field of --compilation-config; sizes may be written 32k or 1GiB."
 )
 
 
@@ -113,21 +112,8 @@ class SettingsCommand(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in sections, or only those that `--help=WORD` asks for."""
-        word: str = ctx.meta.get(_HELP_WORD, "")
-        about = re.compile(rf"\b{re.escape(word)}", re.I)
-        sections: dict[str, list[tuple[str, str]]] = {}
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        for param in options:
-            title = section_of_param(param)
-            record = param.get_help_record(ctx)
-            if record is not None and about.search(f"{title} {record[0]} {record[1]}"):
-                sections.setdefault(title, []).append(record)
-        if not sections:
-            ctx.fail(f"no option is about {word!r}; `{ctx.command_path} --help` lists all")
-        for title in sorted(sections, key=section_order):
-            with formatter.section(title):
-                formatter.write_dl(sections[title])
+        """Write the common options, or those that `--help=WORD` asks for."""
+        write_options(ctx, formatter, self.get_params(ctx), ctx.meta.get(_HELP_WORD, ""))
 
 
 def config_option() -> click.Option:
@@ -140,12 +126,15 @@ def config_option() -> click.Option:
     )
 
 
-def settings_command(name: str, **options: Any) -> Callable[[Callable[..., Any]], SettingsCommand]:
+def settings_command(
+    name: str, *, examples: Sequence[str], **options: Any
+) -> Callable[[Callable[..., Any]], SettingsCommand]:
     """Decorate a function as a command that takes settings; its docstring is the help."""
 
     def decorate(function: Callable[..., Any]) -> SettingsCommand:
+        text = inspect.cleandoc(function.__doc__ or "")
         return SettingsCommand(
-            name, callback=function, help=(function.__doc__ or "").strip(), **options
+            name, callback=function, help=with_examples(text, *examples), **options
         )
 
     return decorate

@@ -37,6 +37,10 @@ def prompt_options() -> list[click.Option]:
 
 @settings_command(
     "verify",
+    examples=(
+        "engine verify ./model --compilation-mode vllm_compile --cudagraph-mode full_and_piecewise",
+        "engine verify ./model --matrix --json",
+    ),
     params=[
         *prompt_options(),
         click.Option(["--matrix"], is_flag=True, help="Verify every installed combination."),
@@ -46,16 +50,11 @@ def prompt_options() -> list[click.Option]:
 )
 @click.pass_obj
 def verify(state: State, /, sources: Sources, **options: Any) -> int:
-    r"""Compare the chosen modes with everything off: `none`, `none`, `eager`.
+    """Compare the chosen modes with everything off: `none`, `none`, `eager`.
 
     Answers random prompts at every recorded size and its neighbours, prefill beside decode, one
     batch before and after another, and again with every static buffer poisoned. Exits with 1 when
     something is wrong.
-
-    \b
-    Examples:
-      engine verify MODEL --compilation-mode vllm_compile --cudagraph-mode full_and_piecewise
-      engine verify MODEL --matrix --json
     """
     settings = sources.settings(state)
     state.tell_notes()

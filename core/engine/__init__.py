@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from engine.runtime.bundling import compile_bundle
     from engine.runtime.llm import LLM
     from engine.runtime.loading import resolve_settings
+    from engine.runtime.model_source import locate_model
     from engine.runtime.planning import plan_start
     from engine.sampling_params import SamplingParams
     from engine.settings import Settings
@@ -69,6 +70,7 @@ _HOME = {
     "StructuredOutputs": "engine.structured_outputs",
     "UnknownPluginError": "engine.errors",
     "compile_bundle": "engine.runtime.bundling",
+    "locate_model": "engine.runtime.model_source",
     "plan_start": "engine.runtime.planning",
     "resolve_settings": "engine.runtime.loading",
 }
@@ -104,6 +106,7 @@ __all__ = [
     "StructuredOutputs",
     "UnknownPluginError",
     "compile_bundle",
+    "locate_model",
     "plan_start",
     "resolve_settings",
 ]

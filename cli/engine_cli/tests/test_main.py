@@ -153,11 +153,11 @@ def test_a_misspelling_is_answered_with_a_suggestion(
 def test_help_about_a_word_shows_only_the_options_that_begin_a_word_with_it(
     engine: Engine,
 ) -> None:
-    everything = engine("serve", "--help").out
+    everything = engine("serve", "--help=all").out
     for word in ("--cudagraph", "CUDAGRAPH", "cudagraph"):
         some = engine("serve", f"--help={word}").out
         assert "--cudagraph-mode" in some
-        assert "--port" not in some
+        assert "--num-kv-blocks" not in some
         assert len(some) < len(everything) / 2
     section = engine("serve", "--help=server").out
     assert "--port" in section

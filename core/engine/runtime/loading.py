@@ -19,7 +19,7 @@ from engine.plugin import Refusal
 from engine.registry import Registry
 from engine.resolution import Record, Resolution, resolve
 from engine.runtime.devices import detect_device
-from engine.runtime.model_source import locate, served_name
+from engine.runtime.model_source import locate_model, served_name
 from engine.settings import Settings
 from engine.weights import WeightsPlugin
 
@@ -52,7 +52,7 @@ def open_checkpoint(settings: Settings, registry: Registry) -> Checkpoint:
         ConfigError: an override names a field that the configuration doesn't have.
     """
     config = settings.config
-    path = locate(config.model)
+    path = locate_model(config.model)
     loader = _loader(config.load_format, path, registry)
     hf_config = loader.config(path)
     for key, value in config.hf_overrides.items():

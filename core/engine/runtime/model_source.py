@@ -25,7 +25,7 @@ _PRECISION = re.compile(
 )
 
 
-def locate(model: str | None) -> Path:
+def locate_model(model: str | None) -> Path:
     """Return the folder or file that `model` names; the demo model's file when it is None.
 
     A folder without a configuration that holds exactly one GGUF file stands for that file.

@@ -159,6 +159,6 @@ def add_vocabulary(
 @pytest.fixture(scope="session")
 def demo() -> Path:
     """Give the demo model's file."""
-    from engine.runtime.model_source import locate
+    from engine.runtime.model_source import locate_model
 
-    return locate(None)
+    return locate_model(None)
