@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": Entry("engine_cli.doctor:doctor", "Check this machine before a start."),
     "verify": Entry("engine_cli.verify:verify", "Compare modes with everything off."),
     "bisect": Entry("engine_cli.bisect:bisect", "Name the part of the modes that is wrong."),
+    "bench": Entry("engine_cli.bench:bench", "Measure an engine, its modes, or any server."),
     "compile": Entry("engine_cli.compile:compile_command", "Compile a model for other machines."),
     "profile": Entry("engine_cli.profile:profile", "Show where the time of a step goes."),
     "config": Entry("engine_cli.config:config", "Show each setting and who said it."),

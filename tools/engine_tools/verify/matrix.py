@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,12 +45,17 @@ class Cell:
         return self.report is None or self.report.ok
 
 
-def combinations(registry: Registry) -> list[Combination]:
-    """Return all of them; a compile mode that calls no backend is taken with one only."""
-    backends = registry.names("backends")
+def combinations(registry: Registry, backends: Sequence[str] | None = None) -> list[Combination]:
+    """Return all of them; a compile mode that calls no backend is taken with one only.
 
-    def used(mode: str) -> list[str]:
-        return backends if registry.load("compile_modes", mode).USES_BACKEND else ["eager"]
+    Args:
+        registry: the installed plugins.
+        backends: those to take; every installed one when omitted.
+    """
+    chosen = registry.names("backends") if backends is None else backends
+
+    def used(mode: str) -> Sequence[str]:
+        return chosen if registry.load("compile_modes", mode).USES_BACKEND else ["eager"]
 
     return [
         Combination(mode, graphs, backend)
