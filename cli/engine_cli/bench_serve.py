@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,13 @@ import click
 from engine_cli.bench_output import check_before, count, output_options, show, teller
 from engine_cli.examples import with_examples
 from engine_cli.state import command_settings, debug_option
+
+
+def _a_number(_context: click.Context, _param: click.Parameter, value: float) -> float:
+    # A range lets NaN pass, which is neither below nor above anything.
+    if math.isnan(value):
+        raise click.BadParameter("nan is no number")
+    return value
 
 
 def _run(**options: Any) -> int:
@@ -42,6 +50,7 @@ serve = click.Command(
         click.Option(
             ["--request-rate"],
             type=click.FloatRange(min=0, min_open=True),
+            callback=_a_number,
             default="inf",
             show_default=True,
             help="Requests per second on average; `inf` for all at once.",
@@ -51,7 +60,14 @@ serve = click.Command(
             type=click.IntRange(min=1),
             help="Requests that may be open at once; the others wait.",
         ),
-        count("--input-len", 128, "Tokens of each random prompt."),
+        count("--input-len", 128, "Tokens (of a text: letters) of each random prompt."),
+        click.Option(
+            ["--prompts"],
+            type=click.Choice(["ids", "text"]),
+            default="ids",
+            show_default=True,
+            help="Make random prompts of token ids, or of text where a server takes no ids.",
+        ),
         count("--output-len", 128, "Tokens that are asked for."),
         click.Option(
             ["--dataset"],
@@ -78,6 +94,7 @@ serve = click.Command(
         click.Option(
             ["--timeout"],
             type=click.FloatRange(min=0, min_open=True),
+            callback=_a_number,
             default=600.0,
             show_default=True,
             help="Seconds that one answer may take.",

@@ -90,9 +90,8 @@ async def first_model(client: httpx.AsyncClient, timeout: float) -> str:
             f"--url={client.base_url}: it answered {code} to a question for its models: {message}"
         ) from error
     except httpx.HTTPError as error:
-        raise EngineError(
-            f"--url={client.base_url}: {error or type(error).__name__}; is a server running there?"
-        ) from error
+        what = str(error) or type(error).__name__
+        raise EngineError(f"--url={client.base_url}: {what}; is a server running there?") from error
     except (ValueError, LookupError, TypeError):
         raise EngineError(
             f"--url={client.base_url}: the server lists no model; name one with --model"

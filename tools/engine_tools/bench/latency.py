@@ -54,9 +54,11 @@ def bench_latency(
         weights, memory = streamed_bytes(llm), peak_memory(device)
         facts, in_force = machine_facts(device), settings_in_force(llm)
     bandwidth = copy_bandwidth(device)
-    floor = 1e3 * weights / bandwidth
+    floor = 1e3 * weights / bandwidth if weights else None
     notes.append(
-        f"floor of a decode step: {weights / 1e6:,.1f} MB of weights / "
+        "floor of a decode step: unknown; which experts it reads depends on its tokens"
+        if floor is None
+        else f"floor of a decode step: {weights / 1e6:,.1f} MB of weights / "
         f"{bandwidth / 1e9:,.1f} GB/s of copying on this device = {floor:.3f} ms"
     )
     return Result(
@@ -95,7 +97,7 @@ def _measure(
 
 
 def _figures(
-    rounds: Sequence[Sequence[Timeline]], steps: Sequence[float], floor: float
+    rounds: Sequence[Sequence[Timeline]], steps: Sequence[float], floor: float | None
 ) -> tuple[Figure, ...]:
     def ms(read: Callable[[Timeline], Sequence[float]]) -> list[list[float]]:
         return [[1e3 * value for line in lines for value in read(line)] for lines in rounds]

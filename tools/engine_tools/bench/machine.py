@@ -82,15 +82,22 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def streamed_bytes(llm: LLM) -> int:
-    """Return the bytes of the weights that one decode step must read.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""What configurations call the number of experts of a layer."""
 
-    Of an embedding table that isn't the output layer as well, a step reads a few rows.
+
+def streamed_bytes(llm: LLM) -> int:
+    """Return the bytes of the weights that one decode step must read; 0 if nobody knows.
+
+    Of an embedding table that isn't the output layer as well, a step reads a few rows. Of experts
+    it reads those that its tokens are sent to, which can't be told beforehand.
     """
     import torch
 
     core = llm.core
     config, facts = core.checkpoint.config, core.checkpoint.facts
+    if any((getattr(config, name, None) or 1) > 1 for name in _EXPERTS):
+        return 0
     tied = getattr(config, "tie_word_embeddings", True)
     rows = 0 if tied else facts.vocab_size * facts.hidden_size
     itemsize: int = getattr(torch, core.resolution.config.dtype).itemsize

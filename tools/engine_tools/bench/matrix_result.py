@@ -128,7 +128,8 @@ class MatrixResult:
     @property
     def floor_ms(self) -> float | None:
         """The least that a decode step can take, in ms."""
-        return 1e3 * self.streamed_bytes / self.bandwidth if self.bandwidth else None
+        known = self.bandwidth and self.streamed_bytes
+        return 1e3 * self.streamed_bytes / self.bandwidth if known and self.bandwidth else None
 
     @property
     def notes(self) -> Sequence[str]:

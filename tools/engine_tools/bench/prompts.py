@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,16 @@ def random_asks(input_len: int, output_len: int, vocab_size: int, seed: int) -> 
     draw = random.Random(seed)  # noqa: S311 - any tokens do, the same each time
     while True:
         yield Ask(draw.choices(range(vocab_size), k=input_len), output_len)
+
+
+def random_texts(input_len: int, output_len: int, seed: int) -> Iterator[Ask]:
+    """Yield random letters with blanks between, without end, for servers that take no token ids.
+
+    Most tokenizers make one token of each; the server's usage says how many it were.
+    """
+    draw = random.Random(seed)  # noqa: S311 - any letters do, the same each time
+    while True:
+        yield Ask(" ".join(draw.choices(string.ascii_lowercase, k=input_len)), output_len)
 
 
 def read_dataset(path: Path, output_len: int) -> list[Ask]:

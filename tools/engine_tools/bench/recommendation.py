@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.settings import Settings
+from engine_tools.bench.command_line import command_line, said_elsewhere
 from engine_tools.verify.matrix import Combination
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def recommend(cells: Sequence[Cell], reference: Combination, settings: Settings)
             f"the fastest is {' / '.join(fastest.combination)} with {_median(fastest):.3f} ms, "
             "which is within the spread of the repeats; the simpler one is recommended"
         )
-    yield command(cell.combination, settings)
+    yield command_line(cell.combination, settings)
+    if others := said_elsewhere(settings):
+        yield f"it needs what was said elsewhere too: {', '.join(others)}"
 
 
 def _gain(cell: Cell, cells: Sequence[Cell], reference: Combination) -> str:
@@ -60,36 +62,6 @@ def _gain(cell: Cell, cells: Sequence[Cell], reference: Combination) -> str:
         f", {times:.2f} times as fast as {' / '.join(reference)}; "
         f"its start takes {abs(start):.1f} s {'more' if start >= 0 else 'less'}"
     )
-
-
-def command(combination: Combination, settings: Settings) -> str:
-    """Return the command line that serves with a combination and what the user said besides."""
-    words = ["engine", "serve", *([settings.config.model] if settings.config.model else [])]
-    values = settings.config.model_dump(mode="json")
-    for name, origin in settings.origins.items():
-        if origin.startswith("-") and name != "model":
-            words += _said(origin, _value(values, name))
-    for flag, chosen in zip(_FLAGS, combination, strict=True):
-        words += [flag, chosen]
-    return shlex.join(words)
-
-
-_FLAGS = ("--compilation-mode", "--cudagraph-mode", "--backend")
-
-
-def _value(values: Any, name: str) -> Any:
-    for part in name.split("."):
-        values = values[part]
-    return values
-
-
-def _said(origin: str, value: Any) -> list[str]:
-    """Return a flag as it may be typed; one of a mapping is kept as `--flag key`."""
-    flag, _, key = origin.partition(" ")
-    if isinstance(value, bool) and not key:
-        return [flag]
-    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return [flag, f"{key}={text}" if key else text]
 
 
 def _median(cell: Cell) -> float:

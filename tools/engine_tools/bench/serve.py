@@ -18,7 +18,7 @@ from engine.errors import ConfigError, EngineError
 from engine_tools.bench.client import Exchange, base_url, complete, first_model, succeeded
 from engine_tools.bench.figures import Figure, distribution
 from engine_tools.bench.machine import client_facts
-from engine_tools.bench.prompts import Ask, arrival_times, random_asks, read_dataset
+from engine_tools.bench.prompts import Ask, arrival_times, random_asks, random_texts, read_dataset
 from engine_tools.bench.results import Result
 
 
@@ -33,6 +33,7 @@ class Load:
         input_len, output_len: tokens.
         request_rate: requests per second on average; infinite for all at once.
         max_concurrency: requests that may be open at once; None for no limit.
+        prompts: what random ones are made of: `ids` or `text`.
         dataset: a file of prompts instead of random ones.
         vocab_size: random token ids are below it.
         seed: of prompts and arrivals.
@@ -49,6 +50,7 @@ class Load:
     output_len: int = 128
     request_rate: float = float("inf")
     max_concurrency: int | None = None
+    prompts: str = "ids"
     dataset: Path | None = None
     vocab_size: int = 1000
     seed: int = 0
@@ -85,10 +87,12 @@ def bench_serve(
         progress: is told what is being done.
 
     Raises:
-        ConfigError: the dataset is unusable.
+        ConfigError: the dataset, the address or the key is unusable.
         EngineError: the server can't be reached, or refuses the first request.
     """
     asks = _asks(load)
+    if api_key and not (api_key.isascii() and api_key.isprintable()):
+        raise ConfigError("--api-key: it has characters that no HTTP header may have")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         model, rounds = asyncio.run(_drive(load, asks, headers, progress))
@@ -112,6 +116,8 @@ def bench_serve(
 
 def _asks(load: Load) -> Iterator[Ask]:
     """Return what is asked, the warm-up's first; a dataset starts again in each repeat."""
+    if load.dataset is None and load.prompts == "text":
+        return random_texts(load.input_len, load.output_len, load.seed)
     if load.dataset is None:
         return random_asks(load.input_len, load.output_len, load.vocab_size, load.seed)
     read = read_dataset(load.dataset, load.output_len)

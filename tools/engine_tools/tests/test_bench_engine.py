@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import MixtralConfig
 
 from engine import LLM, ConfigError, EngineError, Settings
+from engine.settings import as_settings
+from engine.testing.reference import random_reference
 from engine_tools.bench.child import reply_of
 from engine_tools.bench.fresh import pack_settings, run_fresh, unpack_settings
 from engine_tools.bench.latency import bench_latency
@@ -140,3 +144,20 @@ def test_what_a_process_says_when_it_fails_is_kept() -> None:
     assert "TypeError" in gone.reason
     slow = run_fresh("time:sleep", {}, timeout=0.01)
     assert slow.reason == "it was ended after 0.01 s without an answer"
+
+
+def test_the_floor_of_a_model_with_experts_is_unknown(settings: Make, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48}
+    config = MixtralConfig(
+        **sizes,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        sliding_window=None,
+    )
+    random_reference(config, seed=0).save_pretrained(tmp_path)
+    chosen = settings().config.model_copy(update={"model": str(tmp_path), "skip_tokenizer": True})
+    result = bench_latency(as_settings(chosen), Workload(1, 5, 3, repeats=1, warm_up=0))
+    assert {figure.floor for figure in result.figures} == {None}
+    assert any("floor of a decode step: unknown" in note for note in result.notes)

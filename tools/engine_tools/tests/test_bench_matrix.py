@@ -11,6 +11,7 @@ from engine import ConfigError, Registry, Settings
 from engine.plugin_files import VARIABLE
 from engine_tools.bench.cell import measure_cell
 from engine_tools.bench.child import reply_of
+from engine_tools.bench.command_line import command_line
 from engine_tools.bench.figures import Figure
 from engine_tools.bench.fresh import Reply, pack_settings
 from engine_tools.bench.matrix import (
@@ -22,7 +23,7 @@ from engine_tools.bench.matrix import (
     pinned,
 )
 from engine_tools.bench.matrix_result import Cell, Tokens
-from engine_tools.bench.recommendation import best, command, recommend
+from engine_tools.bench.recommendation import best, recommend
 from engine_tools.bench.running import Workload
 from engine_tools.verify import Combination, combinations
 
@@ -171,8 +172,8 @@ def test_the_command_line_keeps_what_the_user_said(settings: Make) -> None:
         "enable_prefix_caching": "--no-enable-prefix-caching",
         "compilation_config.passes": "--passes",
     }
-    assert command(REFERENCE, Settings(config, origins)) == (
-        "engine serve 'my model' --threads 1 --no-enable-prefix-caching "
+    assert command_line(REFERENCE, Settings(config, origins)) == (
+        "engine serve --model 'my model' --threads 1 --no-enable-prefix-caching "
         "--passes +silu_mul,-noop_elimination "
         "--compilation-mode none --cudagraph-mode none --backend eager"
     )

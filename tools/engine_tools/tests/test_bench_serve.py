@@ -230,3 +230,37 @@ def test_the_command_prints_a_table_and_writes_json(
     assert "TTFT" in [figure["name"] for figure in written["figures"]]
     assert bad == 1
     assert "failed requests" in shown
+
+
+def test_a_server_that_says_nothing_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(EngineError, match="Timeout; is a server running there"):
+            bench_serve(load(url, timeout=0.1))
+
+
+def test_a_key_that_no_header_holds_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--api-key: it has characters"):
+        bench_serve(load("127.0.0.1:9"), api_key="schlüssel")
+
+
+@pytest.mark.parametrize("flag", ["--request-rate", "--timeout"])
+def test_nan_is_no_rate_and_no_time(run: Callable[..., tuple[int, str, str]], flag: str) -> None:
+    code, _, err = run(flag, "nan")
+    assert code == 2
+    assert f"Invalid value for '{flag}': nan is no number" in err
+
+
+def test_a_server_that_takes_no_token_ids_is_sent_text() -> None:
+    app, seen = peer([chunk("a", "length"), usage(1), "[DONE]"]), []
+
+    @app.middleware("http")
+    async def note(request: Request, proceed: Callable[[Request], Any]) -> Any:
+        if request.method == "POST":
+            seen.append((await request.json())["prompt"])
+        return await proceed(request)
+
+    with served(app) as url:
+        bench_serve(load(url, num_prompts=2, prompts="text", warm_up=0))
+    assert len(set(seen)) == 2
+    assert {len(prompt.split(" ")) for prompt in seen} == {4}
