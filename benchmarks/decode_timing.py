@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 
@@ -48,3 +49,19 @@ def decode_times(llm: LLM, prompts: Callable[[], Prompts], new: int, rounds: int
         many, _ = generate(llm, prompts(), new)
         times.append(1e3 * (many - one) / (new - 1))
     return times
+
+
+def copy_bandwidth() -> float:
+    """Return bytes per second (read plus written) of a large copy on the device."""
+    source = torch.empty(1 << 30, dtype=torch.float32, device="cuda").normal_()
+    target = torch.empty_like(source)
+    target.copy_(source)
+    times = []
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return float(2 * source.numel() * 4 / statistics.median(times))

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 import torch
-from decode_timing import Prompts, decode_times, generate, random_prompts
+from decode_timing import Prompts, copy_bandwidth, decode_times, generate, random_prompts
 
 from engine import LLM, CompilationConfig
 
@@ -61,6 +61,7 @@ def main(
 ) -> None:
     """Measure each shape; print a line for each figure and write JSON."""
     cells: list[dict[str, Any]] = []
+    bandwidth = copy_bandwidth()
     for shape in shapes:
         with LLM(
             str(SHAPES / shape),
@@ -75,6 +76,7 @@ def main(
             ledger = llm.core.ledger
             cell: dict[str, Any] = {"shape": shape, "passes": passes, "ready_s": ledger.seconds}
             cell |= {"phases": ledger.phases, "fired": ledger.passes}
+            cell["weight_bytes"] = llm.core.num_parameters * torch.bfloat16.itemsize
             click.echo(f"{shape}: ready in {ledger.seconds:.1f} s; {ledger.passes}")
             for batch in batches:
                 cell[f"ms_{batch}"] = decode_ms(llm, batch, new, rounds)
@@ -83,9 +85,10 @@ def main(
                 cell["tokens_per_second"] = tokens_per_second(llm)
                 click.echo(f"  {cell['tokens_per_second']:.0f} tokens per second")
         cells.append(cell)
-    if path is not None:
-        report = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cells": cells}
-        path.write_text(json.dumps(report, indent=1) + "\n")
+        if path is not None:
+            report = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+            whole = {**report, "copy_gb_s": bandwidth / 1e9, "cells": cells}
+            path.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":

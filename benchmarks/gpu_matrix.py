@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from decode_timing import decode_times, generate
+from decode_timing import copy_bandwidth, decode_times, generate
 
 from engine import LLM, CompilationConfig, EngineError, Registry, SamplingParams
 
@@ -35,22 +35,6 @@ _FARTHER = 1.5
 """How many times as far from float32 as the cell with everything off a cell may be."""
 Decoded = list[tuple[list[int], list[float]]]
 """Tokens of each answer and their log-probabilities."""
-
-
-def copy_bandwidth() -> float:
-    """Return bytes per second (read plus written) of a large copy on the device."""
-    source = torch.empty(1 << 30, dtype=torch.float32, device="cuda").normal_()
-    target = torch.empty_like(source)
-    target.copy_(source)
-    times = []
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return float(2 * source.numel() * 4 / statistics.median(times))
 
 
 def count_steps(llm: LLM) -> dict[tuple[str, int], int]:
