@@ -172,17 +172,17 @@ def test_an_interrupted_command_goes_on_to_the_same_answers(tmp_path: Path) -> N
     model = write_tiny_model(tmp_path / "model")
     requests = [
         BatchRequest(
-            f"r{i}", "/v1/completions", {"prompt": f"{i}", "max_tokens": 40, "temperature": 0}
+            f"r{i}", "/v1/completions", {"prompt": f"{i}", "max_tokens": 100, "temperature": 0}
         )
-        for i in range(40)
+        for i in range(80)
     ]
     source = write(tmp_path / "in.jsonl", requests)
     cut, whole = tmp_path / "cut.jsonl", tmp_path / "whole.jsonl"
 
-    def start(target: Path) -> subprocess.Popen[str]:
+    def start(target: Path, at_once: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", _RUN, "run-batch", str(model), "-O0"]
-        command += ["--device", "cpu", "--threads", "1", "--at-once", "1"]
-        command += ["-i", str(source), "-o", str(target), "--num-kv-blocks", "99"]
+        command += ["--device", "cpu", "--threads", "1", "--at-once", at_once]
+        command += ["-i", str(source), "-o", str(target), "--num-kv-blocks", "999"]
         return subprocess.Popen(
             command,
             stderr=subprocess.PIPE,
@@ -190,7 +190,8 @@ def test_an_interrupted_command_goes_on_to_the_same_answers(tmp_path: Path) -> N
             text=True,
         )
 
-    process = start(cut)
+    # One after another takes seconds, of which the interrupt comes in the first.
+    process = start(cut, at_once="1")
     deadline = time.monotonic() + 120
     while not (cut.exists() and cut.read_bytes().count(b"\n") >= 3):
         assert process.poll() is None, process.communicate()[1]
@@ -200,9 +201,9 @@ def test_an_interrupted_command_goes_on_to_the_same_answers(tmp_path: Path) -> N
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "answered; the same command goes on" in said
-    assert 3 <= len(lines(cut)) < 40
+    assert 3 <= len(lines(cut)) < 80
     for target in (cut, whole):
-        process = start(target)
+        process = start(target, at_once="80")
         said = process.communicate(timeout=120)[1]
         assert process.returncode == 0, said
     texts = [
@@ -210,4 +211,4 @@ def test_an_interrupted_command_goes_on_to_the_same_answers(tmp_path: Path) -> N
         for target in (cut, whole)
     ]
     assert texts[0] == texts[1]
-    assert len(texts[0]) == len(lines(cut)) == 40
+    assert len(texts[0]) == len(lines(cut)) == 80
