@@ -11,11 +11,12 @@ from engine.plugin import Numerics
 from engine_tools.verify.answers import Answer, Answers
 from engine_tools.verify.workload import Batch
 
-BOUNDS = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05}
+BOUNDS = {"float32": 1e-2, "bfloat16": 0.25, "float16": 0.05}
 """Largest difference of a log-probability that rounding explains, by dtype.
 
-On the shapes of Llama-3.2-1B and Qwen3-0.6B with random weights, bfloat16 is up to 0.13 and 0.04
-from float32; two bfloat16 engines may be that far apart on both sides.
+Compiled code of the demo model (30 layers, float32) is up to 0.002 from its Python on random
+prompts of 500 tokens. On the shapes of Llama-3.2-1B and Qwen3-0.6B with random weights, bfloat16
+is up to 0.13 and 0.04 from float32; two bfloat16 engines may be that far apart on both sides.
 """
 
 
