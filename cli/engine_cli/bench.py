@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +18,9 @@ from engine_cli.settings_command import settings_command
 from engine_cli.sources import Sources
 from engine_cli.startup import StartupProgress
 from engine_cli.state import State, command_settings, debug_option
+
+if TYPE_CHECKING:
+    from engine_tools.bench.results import Result
 
 bench = click.Group(
     "bench",
@@ -46,19 +50,9 @@ bench = click.Group(
 def latency(state: State, /, sources: Sources, **options: Any) -> None:
     """Time the tokens of one batch of random prompts when nothing else runs."""
     check_before(options)
-    settings = sources.settings(state)
-    state.tell_notes()
     from engine_tools.bench.latency import bench_latency
 
-    quiet, verbose = options["quiet"], options["verbose"]
-    with StartupProgress(sys.stderr, verbose=verbose, quiet=quiet) as progress:
-        result = bench_latency(
-            settings,
-            workload_of(options, "batch_size"),
-            on_event=progress,
-            progress=teller(options),
-        )
-    show(result, options)
+    _run(bench_latency, "batch_size", state, sources, options)
 
 
 @settings_command(
@@ -77,17 +71,25 @@ def latency(state: State, /, sources: Sources, **options: Any) -> None:
 def throughput(state: State, /, sources: Sources, **options: Any) -> None:
     """Measure tokens and requests a second when every prompt is given at once."""
     check_before(options)
-    settings = sources.settings(state)
-    state.tell_notes()
     from engine_tools.bench.throughput import bench_throughput
 
+    _run(bench_throughput, "num_prompts", state, sources, options)
+
+
+def _run(
+    measure: Callable[..., Result],
+    size: str,
+    state: State,
+    sources: Sources,
+    options: dict[str, Any],
+) -> None:
+    """Measure an engine that is started for it; `size` is the option that gives the batch."""
+    settings = sources.settings(state)
+    state.tell_notes()
     quiet, verbose = options["quiet"], options["verbose"]
     with StartupProgress(sys.stderr, verbose=verbose, quiet=quiet) as progress:
-        result = bench_throughput(
-            settings,
-            workload_of(options, "num_prompts"),
-            on_event=progress,
-            progress=teller(options),
+        result = measure(
+            settings, workload_of(options, size), on_event=progress, progress=teller(options)
         )
     show(result, options)
 

@@ -13,6 +13,7 @@ from engine.settings import Settings
 from engine_tools.bench.figures import Figure
 from engine_tools.bench.fresh import pack_settings, run_fresh, unpack_settings
 from engine_tools.bench.results import Result
+from engine_tools.changed_settings import with_compilation
 
 _BY = "bench"
 KINDS = ("cold", "warm")
@@ -32,11 +33,7 @@ def empty_caches(folder: Path) -> dict[str, str]:
 
 def with_cache_in(settings: Settings, folder: Path) -> Settings:
     """Return settings whose own cache lies in a folder."""
-    compilation = settings.config.compilation_config.model_copy(
-        update={"cache_dir": folder / "store"}
-    )
-    config = settings.config.model_copy(update={"compilation_config": compilation})
-    return Settings(config, {**settings.origins, "compilation_config.cache_dir": _BY})
+    return with_compilation(settings, _BY, cache_dir=folder / "store")
 
 
 def start_once(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine import EngineError, Registry, Settings
+from engine_tools.changed_settings import with_compilation
 from engine_tools.verify import Report, Verification
 
 Tell = Callable[[str], None]
@@ -153,12 +154,8 @@ def _only(settings: Settings, names: Sequence[str], on: Sequence[str]) -> Settin
 
 def _switched(settings: Settings, passes: Sequence[str] = (), **values: Any) -> Settings:
     """Return the settings with passes switched and other fields of the compilation changed."""
-    compilation = settings.config.compilation_config
     if passes:
         named = {switch[1:] for switch in passes}
-        kept = (switch for switch in compilation.passes if switch[1:] not in named)
-        values["passes"] = (*kept, *passes)
-    compilation = compilation.model_copy(update=values)
-    config = settings.config.model_copy(update={"compilation_config": compilation})
-    said = {f"compilation_config.{name}": "bisect" for name in values}
-    return Settings(config, {**settings.origins, **said})
+        before = settings.config.compilation_config.passes
+        values["passes"] = (*(one for one in before if one[1:] not in named), *passes)
+    return with_compilation(settings, "bisect", **values)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine import EngineError, Registry, Settings
+from engine_tools.changed_settings import with_compilation
 from engine_tools.verify.report import Report
 from engine_tools.verify.verification import Verification
 
@@ -20,15 +21,13 @@ class Combination(NamedTuple):
 
     def within(self, settings: Settings) -> Settings:
         """Return the settings with this combination asked for."""
-        values = {
-            "mode": self.compilation_mode,
-            "cudagraph_mode": self.cudagraph_mode,
-            "backend": self.backend,
-        }
-        compilation = settings.config.compilation_config.model_copy(update=values)
-        config = settings.config.model_copy(update={"compilation_config": compilation})
-        said = {f"compilation_config.{name}": "matrix" for name in values}
-        return Settings(config, {**settings.origins, **said})
+        return with_compilation(
+            settings,
+            "matrix",
+            mode=self.compilation_mode,
+            cudagraph_mode=self.cudagraph_mode,
+            backend=self.backend,
+        )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from engine import LLM, CompilationConfig, Registry, Resolution, Settings, resolve_settings
 from engine.events import Event, GraphCaptured
 from engine.plugin import Numerics
+from engine_tools.changed_settings import with_compilation
 from engine_tools.verify.answers import Answer, Answers, answer
 from engine_tools.verify.comparison import Comparison, compare
 from engine_tools.verify.places import first_place, look
@@ -134,11 +135,9 @@ class Verification:
     def _poisoned(self, settings: Settings) -> Check:
         """Run a part of the workload with every static buffer poisoned before each step."""
         self._progress("static buffers poisoned, replays compared with steps without graphs")
-        compilation = settings.config.compilation_config.model_copy(update={"debug_graphs": True})
-        config = settings.config.model_copy(update={"compilation_config": compilation})
-        origins = {**settings.origins, "compilation_config.debug_graphs": _BY}
+        poisoned = with_compilation(settings, _BY, debug_graphs=True)
         names = [b.name for b in self.batches if not b.name.startswith("prefill of")]
-        with self._engine(Settings(config, origins)) as llm:
+        with self._engine(poisoned) as llm:
             found = self._answer(llm, names)
         errors = [one.error for answers in found.values() for one in answers if one.error]
         detail = errors[0] if errors else "no replay differs from its step without graphs"
