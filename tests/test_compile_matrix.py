@@ -101,11 +101,12 @@ def test_a_backend_of_torch_compile_gives_the_same_tokens(mode: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled_kernels_give_the_same_tokens(mode: str) -> None:
+def test_compiled_kernels_give_the_same_tokens(mode: str, name: str) -> None:
     if "inductor" not in REGISTRY.names("backends"):
         pytest.skip("the backend isn't installed")
-    model = model_of("Llama")
+    model = model_of(name)
     for made in compiled(mode, "inductor", model, max_num_tokens=48):
         check_tokens(model, made.call)
 
