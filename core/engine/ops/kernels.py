@@ -5,10 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from engine.ops.overlap_kernels import wait_for_inputs
+
 
 @triton.jit
-def silu_mul_rows(gate_up, out, row_stride, size: tl.constexpr, block: tl.constexpr):
+def silu_mul_rows(
+    gate_up, out, row_stride, size: tl.constexpr, block: tl.constexpr, early: tl.constexpr
+):
     """One program computes a block of one row; `gate_up` is [rows, 2 * size]."""
+    wait_for_inputs(early)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     mask = at < size
@@ -30,8 +35,10 @@ def add_rms_norm_rows(
     eps,
     size: tl.constexpr,
     block: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One program adds and normalises one row of `size` values."""
+    wait_for_inputs(early)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, block)
     mask = at < size
@@ -125,8 +132,10 @@ def qk_norm_rope_heads(
     key_norm: tl.constexpr,
     padded_depth: tl.constexpr,
     tile: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One program normalises and rotates `tile` heads of one token."""
+    wait_for_inputs(early)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * tile + tl.arange(0, tile)
     lane = tl.arange(0, padded_depth)

@@ -6,6 +6,7 @@ import torch
 import triton
 
 from engine.ops.kernels import add_rms_norm_rows, qk_norm_rope_heads, silu_mul_rows
+from engine.ops.overlap import overlap
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -21,7 +22,13 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     block = min(1024, triton.next_power_of_2(size))
     if rows.shape[0]:
         silu_mul_rows[(rows.shape[0], triton.cdiv(size, block))](
-            rows, out, rows.stride(0), size=size, block=block, num_warps=4
+            rows,
+            out,
+            rows.stride(0),
+            size=size,
+            block=block,
+            num_warps=4,
+            **overlap(rows.device),
         )
     return out
 
@@ -46,6 +53,7 @@ def add_rms_norm(
             size=size,
             block=block,
             num_warps=max(1, min(16, block // 256)),
+            **overlap(left.device),
         )
     return normed, total
 
@@ -88,5 +96,6 @@ def qk_norm_rope(
             padded_depth=triton.next_power_of_2(depth),
             tile=tile,
             num_warps=4,
+            **overlap(x.device),
         )
     return out

@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from engine.ops.overlap_kernels import wait_for_inputs
+
 
 @triton.jit
 def store_kv(
@@ -30,12 +32,14 @@ def store_kv(
     depth: tl.constexpr,
     block_size: tl.constexpr,
     padded_depth: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One program stores one token's head.
 
     A slot of -1 stores nothing, and zeroes what the token attends to: no request computes a
     padded row, and what was in its memory before could be NaN.
     """
+    wait_for_inputs(early)
     token, head = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + token)
     lane = tl.arange(0, padded_depth)
@@ -158,12 +162,14 @@ def attend_any(
     window: tl.constexpr,
     soft_cap: tl.constexpr,
     exact: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One program computes `queries` tokens of one request for one key/value head.
 
     Request r gets `ceil(tokens / queries)` programs at most one more than its share of
     `T // queries + R`, so the grid needs no look at the live batch.
     """
+    wait_for_inputs(early)
     program, head = tl.program_id(0), tl.program_id(1)
     # Find the request whose programs include this one, by bisection.
     low, high = 0, num_reqs
@@ -253,8 +259,10 @@ def attend_decode(
     window: tl.constexpr,
     soft_cap: tl.constexpr,
     exact: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One program attends one request's token to one share of its context, for one head."""
+    wait_for_inputs(early)
     request, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(seq_lens + request)
     first = 0
@@ -318,8 +326,10 @@ def join_splits(
     padded_depth: tl.constexpr,
     splits: tl.constexpr,
     padded_splits: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One program joins the shares of one request's query head; no context at all gives zero."""
+    wait_for_inputs(early)
     request, wide_head = tl.program_id(0), tl.program_id(1)
     head, member = wide_head // group, wide_head % group
     split = tl.arange(0, padded_splits)

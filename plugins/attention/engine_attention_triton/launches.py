@@ -8,6 +8,7 @@ import torch
 import triton
 
 from engine.attention import AttentionInputs, AttentionSpec, Rotation
+from engine.ops.overlap import overlap
 from engine_attention_triton.kernels import attend_any, attend_decode, join_splits, store_kv
 from engine_attention_triton.rotation_kernels import rotate_and_store
 
@@ -64,6 +65,7 @@ def store_and_attend(
             plane,
             **common,
             num_warps=1,
+            **overlap(out.device),
         )
     else:
         query = _rotate(query, key, value, out, cache, inputs, rotation, common)
@@ -122,6 +124,7 @@ def _rotate(
         key_norm=key_weight is not None,
         tile=_TILE,
         num_warps=4,
+        **overlap(query.device),
     )
     return rotated
 
@@ -171,6 +174,7 @@ def _any(
         rows=rows,
         num_warps=4,
         num_stages=2,
+        **overlap(query.device),
     )
 
 
@@ -206,6 +210,7 @@ def _decode(
         splits=splits,
         num_warps=4,
         num_stages=2,
+        **overlap(query.device),
     )
     join_splits[(reqs, spec.num_heads)](
         sums,
@@ -220,6 +225,7 @@ def _decode(
         splits=splits,
         padded_splits=triton.next_power_of_2(splits),
         num_warps=1,
+        **overlap(query.device),
     )
 
 

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from engine.ops.kernels import rotated_heads
+from engine.ops.overlap_kernels import wait_for_inputs
 
 
 @triton.jit
@@ -41,11 +42,13 @@ def rotate_and_store(
     query_norm: tl.constexpr,
     key_norm: tl.constexpr,
     tile: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One program rotates `tile` heads of one token: queries to `rotated`, keys to the cache.
 
     Values go to the cache with their keys. A slot of -1 means what it does in `store_kv`.
     """
+    wait_for_inputs(early)
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane = tl.arange(0, padded_depth)
     slot = tl.load(slots + token)

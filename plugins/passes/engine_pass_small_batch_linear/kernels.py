@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from engine.ops.overlap_kernels import wait_for_inputs
+
 
 @triton.jit
 def few_rows(
@@ -33,6 +35,7 @@ def few_rows(
     has_residual: tl.constexpr,
     gated: tl.constexpr,
     exact: tl.constexpr,
+    early: tl.constexpr,
 ):
     """Compute `tile_out` outputs of all rows, or a part of their sums.
 
@@ -41,7 +44,8 @@ def few_rows(
     same order, so that the result doesn't depend on who that is. `arrived` is zero before and
     after.
 
-    `gated`: the matrix has twice the outputs; the result is silu(first half) * second half.
+    `gated`: the matrix has twice the outputs; the result is silu(first half) * second half. Only
+    for a single part.
     """
     tile, part = tl.program_id(0), tl.program_id(1)
     n = tile * tile_out + tl.arange(0, tile_out)
@@ -51,6 +55,7 @@ def few_rows(
     up_sums = tl.zeros([tile_out, tile_rows], tl.float32)
     steps = tl.cdiv(inputs, tile_in * parts)
     first = part * steps * tile_in
+    wait_for_inputs(early)
     for step in range(steps):
         k = first + step * tile_in + tl.arange(0, tile_in)
         inside = k < inputs
@@ -79,21 +84,14 @@ def few_rows(
         plane = outputs * tile_rows
         place = n[:, None] * tile_rows + m[None, :]
         tl.store(partials + part * plane + place, gate_sums, mask=wanted[:, None])
-        if gated:
-            tl.store(partials + (parts + part) * plane + place, up_sums, mask=wanted[:, None])
         tl.debug_barrier()
         last = tl.atomic_add(arrived + tile, 1, sem="acq_rel") == parts - 1
         if last:
             gate_sums = tl.zeros([tile_out, tile_rows], tl.float32)
-            up_sums = tl.zeros([tile_out, tile_rows], tl.float32)
             for other in range(parts):
                 gate_sums += tl.load(
                     partials + other * plane + place, mask=wanted[:, None], other=0.0
                 )
-                if gated:
-                    up_sums += tl.load(
-                        partials + (parts + other) * plane + place, mask=wanted[:, None], other=0.0
-                    )
             tl.store(arrived + tile, 0)
             _finish(
                 gate_sums, up_sums, bias, residual, out, n, m, wanted, live, outputs,
@@ -143,6 +141,7 @@ def one_row(
     has_bias: tl.constexpr,
     has_residual: tl.constexpr,
     gated: tl.constexpr,
+    early: tl.constexpr,
 ):
     """Compute `tile_out` outputs of a single row; grid (outputs / tile_out,).
 
@@ -151,6 +150,7 @@ def one_row(
     """
     n = tl.program_id(0) * tile_out + tl.arange(0, tile_out)
     wanted = n < outputs
+    wait_for_inputs(early)
     gate = tl.zeros([tile_out, tile_in], tl.float32)
     up = tl.zeros([tile_out, tile_in], tl.float32)
     for first in range(0, inputs, tile_in):

@@ -9,6 +9,7 @@ import triton
 from torch.nn import functional as F
 
 from engine.ops import silu_mul
+from engine.ops.overlap import overlap
 from engine_pass_small_batch_linear.kernels import few_rows, one_row
 
 _MOST_ROWS = 32
@@ -16,6 +17,7 @@ _TILE_OUT, _TILE_IN = 64, 128
 _PARTS = (1, 2, 4, 8)
 _LEAST_USED = 0.9
 """Share of the multiprocessors that must have work, or a general product is faster (measured)."""
+_MOST_TILES = 4096
 
 
 def linear(
@@ -72,13 +74,14 @@ def _launch(
             tile_in=tile_in,
             **flags,
             num_warps=warps,
+            **overlap(x.device),
         )
         return out
     parts = _parts(outputs, inputs, _units(x.device))
-    if parts is None or (arrived := _counters(x.device)) is None:
+    if parts is None or (gated and parts > 1) or (arrived := _counters(x.device)) is None:
         return None
     tiles, tile_rows = triton.cdiv(outputs, _TILE_OUT), max(16, triton.next_power_of_2(rows))
-    sums = 0 if parts == 1 else (2 if gated else 1) * parts * outputs * tile_rows
+    sums = 0 if parts == 1 else parts * outputs * tile_rows
     few_rows[(tiles, parts)](
         *operands,
         out,
@@ -91,12 +94,13 @@ def _launch(
         0 if residual is None else residual.stride(0),
         tile_rows=tile_rows,
         tile_out=_TILE_OUT,
-        tile_in=64 if gated else _TILE_IN,
+        tile_in=_TILE_IN,
         parts=parts,
         **flags,
         exact=x.dtype == torch.float32,
         num_warps=4,
-        num_stages=5,
+        num_stages=_stages(tiles * parts, tile_rows, x.itemsize, x.device, gated),
+        **overlap(x.device),
     )
     return out
 
@@ -107,14 +111,30 @@ def _parts(outputs: int, inputs: int, units: int) -> int | None:
     tiles = triton.cdiv(outputs, _TILE_OUT)
     if tiles > _MOST_TILES:
         return None
-    for parts in _PARTS:
-        waves = triton.cdiv(tiles * parts, units)
-        if inputs // parts >= 2 * _TILE_IN and tiles * parts >= _LEAST_USED * waves * units:
-            return parts
-    return None
+    enough = (
+        parts
+        for parts in _PARTS
+        if inputs // parts >= 2 * _TILE_IN and tiles * parts >= _LEAST_USED * units
+    )
+    return next(enough, None)
 
 
-_MOST_TILES = 4096
+def _stages(programs: int, tile_rows: int, itemsize: int, device: torch.device, gated: bool) -> int:
+    """Return how many tiles a program has on their way: together they fill the shared memory.
+
+    Measured on an H200 for the projections of models from 0.6 to 8 billion parameters: a program
+    that has a multiprocessor for itself reads far ahead, several on one less each.
+    """
+    best = 5 if gated else 3 if programs > _units(device) else 8 if tile_rows == 16 else 5
+    each = itemsize * _TILE_IN * (_TILE_OUT * (2 if gated else 1) + tile_rows)
+    return max(1, min(best, _shared_memory(device) // each))
+
+
+@lru_cache
+def _shared_memory(device: torch.device) -> int:
+    """Return the bytes that one program can have; 48 KiB where the driver doesn't say."""
+    properties = torch.cuda.get_device_properties(device)
+    return getattr(properties, "shared_memory_per_block_optin", 48 << 10)
 
 
 @lru_cache

@@ -125,6 +125,7 @@ def test_the_kernels_compute_what_the_reference_says(
         counters = torch.zeros(64, dtype=torch.int32)
         monkeypatch.setattr(launches, "_counters", lambda _: counters)
         monkeypatch.setattr(launches, "_units", lambda _: 1)
+        monkeypatch.setattr(launches, "_shared_memory", lambda _: 1 << 17)
     rows, outputs, inputs = shape
     dtype = torch.bfloat16 if ON_GPU else torch.float32
     # Rows of a wider tensor: strides aren't sizes.
