@@ -57,7 +57,7 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "gemma2": Gemma2Config(**SHAPE, head_dim=16, query_pre_attn_scalar=24, sliding_window=9),
     "phi3": Phi3Config(**SHAPE),
 }
-FAST = {"llama", "qwen3", "gemma2"}
+FAST = ("llama", "qwen3", "gemma2")
 """Families for the tests that vary what the loop does rather than the model."""
 
 

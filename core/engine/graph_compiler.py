@@ -24,6 +24,7 @@ from engine.environment import environment_factors
 from engine.errors import CompileError, ConfigError
 from engine.events import CompiledUnit, EventBus, PhaseAdvanced
 from engine.graph_hash import graph_hash
+from engine.ops import compiling_ahead
 from engine.passes import apply_passes
 from engine.plugin import Plugin
 from engine.token_range import Shapes, TokenRange
@@ -63,6 +64,12 @@ def dispatch(steps: Sequence[tuple[TokenRange, ModelCall]]) -> ModelCall:
 
 def warm_up(job: CompileJob, steps: Sequence[tuple[TokenRange, ModelCall]]) -> None:
     """Run each step once, on its smallest batch: what loads lazily is then loaded."""
+    with compiling_ahead(job.device):
+        _run_each(job, steps)
+    _run_each(job, steps)
+
+
+def _run_each(job: CompileJob, steps: Sequence[tuple[TokenRange, ModelCall]]) -> None:
     for tokens, step in steps:
         shape = BatchShape(tokens.low, 1, tokens.low, uniform_decode=False)
         with job.dummy_batch(shape) as inputs:

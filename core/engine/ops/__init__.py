@@ -4,6 +4,7 @@ from engine.ops.activation import silu_and_mul
 from engine.ops.attention import attention, rotating_attention
 from engine.ops.break_ops import break_op, is_break_op, known_break_ops, written_arguments
 from engine.ops.fused import add_rms_norm, qk_norm_rope, silu_mul
+from engine.ops.launching import compiling_ahead, launch
 from engine.ops.norm import rms_norm
 from engine.ops.operator import Operator, operator
 from engine.ops.recordable import (
@@ -22,10 +23,12 @@ __all__ = [
     "apply_rotary",
     "attention",
     "break_op",
+    "compiling_ahead",
     "declare_recordable",
     "is_break_op",
     "is_recordable",
     "known_break_ops",
+    "launch",
     "needs_values",
     "operator",
     "qk_norm_rope",

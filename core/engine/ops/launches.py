@@ -6,6 +6,7 @@ import torch
 import triton
 
 from engine.ops.kernels import add_rms_norm_rows, qk_norm_rope_heads, silu_mul_rows
+from engine.ops.launching import launch
 from engine.ops.overlap import overlap
 
 
@@ -21,7 +22,9 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     out = gate_up.new_empty((*gate_up.shape[:-1], size))
     block = min(1024, triton.next_power_of_2(size))
     if rows.shape[0]:
-        silu_mul_rows[(rows.shape[0], triton.cdiv(size, block))](
+        launch(
+            silu_mul_rows,
+            (rows.shape[0], triton.cdiv(size, block)),
             rows,
             out,
             rows.stride(0),
@@ -41,7 +44,9 @@ def add_rms_norm(
     normed, total = x.new_empty(x.shape), x.new_empty(x.shape)
     block = triton.next_power_of_2(size)
     if left.shape[0]:
-        add_rms_norm_rows[(left.shape[0],)](
+        launch(
+            add_rms_norm_rows,
+            (left.shape[0],),
             left,
             right,
             weight,
@@ -74,7 +79,9 @@ def qk_norm_rope(
     out = x.new_empty(x.shape)
     tile = 4
     if tokens:
-        qk_norm_rope_heads[(tokens, triton.cdiv(total, tile))](
+        launch(
+            qk_norm_rope_heads,
+            (tokens, triton.cdiv(total, tile)),
             x,
             query_weight if query_weight is not None else x,
             key_weight if key_weight is not None else x,

@@ -139,6 +139,7 @@ class EngineCore:
             strategies, config = self._assemble(registry), self.resolution.config
         if self._compile_only:
             return runner
+        runner.compile_kernels()
         memory = runner.measure_memory()
         block_bytes = bytes_per_block(
             strategies.attention,

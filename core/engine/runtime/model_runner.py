@@ -30,6 +30,7 @@ from engine.runtime.grammar_masks import GrammarMasks
 from engine.runtime.grammar_queue import Grammars
 from engine.runtime.graph_memory import estimate_graph_memory
 from engine.runtime.greedy_head import GreedyHead
+from engine.runtime.kernels_ahead import compile_kernels
 from engine.runtime.key_factors import key_factors, model_name
 from engine.runtime.launched import Launched
 from engine.runtime.memory import MemoryUse
@@ -80,10 +81,11 @@ class ModelRunner:
         self._sampler = Sampler(vocab_size, self._device, config.seed)
         self._pooler = Pooler()
         self.masks = GrammarMasks(grammars, vocab_size, self._device)
-        self._max_num_tokens = int(config.max_num_batched_tokens or 1)
+        most = int(config.max_num_batched_tokens or 1)
+        self._largest = mixed_shape(most, min(config.max_num_seqs, most))
         max_blocks = -(-int(config.max_model_len or 1) // config.block_size)
         self._buffers = StepBuffers(
-            max_num_tokens=self._max_num_tokens,
+            max_num_tokens=most,
             max_num_seqs=config.max_num_seqs,
             max_blocks=max_blocks,
             block_size=config.block_size,
@@ -137,6 +139,12 @@ class ModelRunner:
             self._compiled = compiler.compile(job)
         self._events.emit(ModelCompiled(compiler.NAME, self._compiled.report))
 
+    def compile_kernels(self) -> None:
+        """Compile the kernels of steps and recordings side by side, before the first runs."""
+        if self._device.type == "cuda":
+            with self._events.phase("kernels"), torch.inference_mode():
+                compile_kernels(self._strategies.graphs, self._graph_job(), self._largest)
+
     def capture(self) -> None:
         """Let the graph strategy record what it planned."""
         with self._events.phase("capture"), torch.inference_mode():
@@ -151,7 +159,7 @@ class ModelRunner:
     def _record_head(self, device: GraphDevice, sizes: tuple[int, ...]) -> GreedyHead | None:
         """Record what follows a decode step's forward pass; None, with a notice, where it can't."""
         assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
-        rows = min(self._config.max_num_seqs, self._max_num_tokens)
+        rows = self._largest.num_reqs
         with self.dummy_batch(mixed_shape(rows, rows)) as inputs:
             hidden = self._compiled.call(inputs.input_ids, inputs.positions)
         vocab_size = self._sampler.vocab_size
@@ -180,7 +188,7 @@ class ModelRunner:
         return GraphJob(
             compiled=compiled,
             device=device,
-            sizes=self._capture_sizes(),
+            sizes=tuple(sorted(chosen.cudagraph_capture_sizes or ())),
             max_num_seqs=self._config.max_num_seqs,
             graph_support=self._strategies.attention.GRAPH_SUPPORT,
             memory_budget=self._graph_budget,
@@ -194,9 +202,6 @@ class ModelRunner:
             dump=self._dump.inside(f"capture-{self._strategies.graphs.NAME}"),
         )
 
-    def _capture_sizes(self) -> tuple[int, ...]:
-        return tuple(sorted(self._config.compilation_config.cudagraph_capture_sizes or ()))
-
     def measure_memory(self) -> MemoryUse | None:
         """Return what weights, the largest step and graphs take; call it before the cache is made.
 
@@ -207,14 +212,10 @@ class ModelRunner:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         weights = torch.cuda.memory_reserved()
-        reqs = min(self._config.max_num_seqs, self._max_num_tokens)
         assert self._compiled is not None, "compile() comes first"  # noqa: S101 - our own order
-        with (
-            torch.inference_mode(),
-            self.dummy_batch(mixed_shape(self._max_num_tokens, reqs)) as inputs,
-        ):
+        with torch.inference_mode(), self.dummy_batch(self._largest) as inputs:
             hidden = self._compiled.call(inputs.input_ids, inputs.positions)
-            self._model.compute_logits(hidden[:reqs]).float()
+            self._model.compute_logits(hidden[: self._largest.num_reqs]).float()
             del hidden
         torch.cuda.synchronize()
         activations = torch.cuda.max_memory_reserved() - weights

@@ -8,6 +8,7 @@ import torch
 import triton
 
 from engine.attention import AttentionInputs, AttentionSpec, Rotation
+from engine.ops.launching import launch
 from engine.ops.overlap import overlap
 from engine_attention_triton.kernels import attend_any, attend_decode, join_splits, store_kv
 from engine_attention_triton.rotation_kernels import rotate_and_store
@@ -53,7 +54,9 @@ def store_and_attend(
     }
     plane = cache.stride(0)
     if rotation is None:
-        store_kv[(query.shape[0], spec.num_kv_heads)](
+        launch(
+            store_kv,
+            (query.shape[0], spec.num_kv_heads),
             key,
             value,
             out,
@@ -95,7 +98,9 @@ def _rotate(
         raise ValueError("attention needs heads and tables that are packed along their last side")
     query_weight, key_weight = rotation.query_weight, rotation.key_weight
     parts = sum(triton.cdiv(tensor.shape[1], _TILE) for tensor in (query, key))
-    rotate_and_store[(query.shape[0], parts)](
+    launch(
+        rotate_and_store,
+        (query.shape[0], parts),
         query,
         key,
         value,
@@ -155,7 +160,9 @@ def _any(
     queries = rows // group
     reqs = inputs.seq_lens.shape[0]
     grid = (query.shape[0] // queries + reqs, spec.num_kv_heads)
-    attend_any[grid](
+    launch(
+        attend_any,
+        grid,
         query,
         out,
         cache,
@@ -192,7 +199,9 @@ def _decode(
     shape = (reqs, heads, splits, group)
     tops, totals = query.new_empty((2, *shape), dtype=torch.float32).unbind(0)
     sums = query.new_empty((*shape, spec.head_size), dtype=torch.float32)
-    attend_decode[(reqs, heads, splits)](
+    launch(
+        attend_decode,
+        (reqs, heads, splits),
         query,
         cache,
         inputs.block_tables,
@@ -212,7 +221,9 @@ def _decode(
         num_stages=2,
         **overlap(query.device),
     )
-    join_splits[(reqs, spec.num_heads)](
+    launch(
+        join_splits,
+        (reqs, spec.num_heads),
         sums,
         tops,
         totals,

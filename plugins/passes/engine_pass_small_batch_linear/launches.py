@@ -9,6 +9,7 @@ import triton
 from torch.nn import functional as F
 
 from engine.ops import silu_mul
+from engine.ops.launching import launch
 from engine.ops.overlap import overlap
 from engine_pass_small_batch_linear.kernels import few_rows, one_row
 
@@ -65,7 +66,9 @@ def _launch(
         # Measured on an H200 for the projections of models from 0.6 to 8 billion parameters.
         tile_out, tile_in, warps = (1, 512, 2) if gated else (2, 1024, 4)
         grid = (triton.cdiv(outputs, tile_out),)
-        one_row[grid](
+        launch(
+            one_row,
+            grid,
             *operands,
             out,
             outputs,
@@ -82,7 +85,9 @@ def _launch(
         return None
     tiles, tile_rows = triton.cdiv(outputs, _TILE_OUT), max(16, triton.next_power_of_2(rows))
     sums = 0 if parts == 1 else parts * outputs * tile_rows
-    few_rows[(tiles, parts)](
+    launch(
+        few_rows,
+        (tiles, parts),
         *operands,
         out,
         x.new_empty(sums, dtype=torch.float32),
