@@ -10,7 +10,6 @@ import torch
 
 from engine.request import EngineRequest
 from engine.runtime.greedy_head import GreedyHead
-from engine.runtime.likeliest import likeliest_in_blocks, likeliest_token
 from engine.runtime.sampler import Sampler
 from engine.runtime.sequence import Sequence
 from engine.runtime.simulated_graphs import SimulatedGraphDevice
@@ -59,16 +58,6 @@ def test_nan_in_one_row_reaches_no_other(head: GreedyHead) -> None:
         tokens, numbers = head.run(broken)
         assert torch.equal(tokens[[0, 2]], expected[[0, 2]])
         assert bool(numbers[1, 1].isnan())
-
-
-def test_the_largest_of_blocks_is_the_largest_with_the_lowest_id() -> None:
-    for vocab in (1, 7, 96, 128, 1009, 4096):
-        # Few different values, so that there are ties within blocks and between them.
-        logits = torch.randint(0, 4, (5, vocab)).to(random.choice([torch.float32, torch.bfloat16]))
-        values, tokens = likeliest_in_blocks(logits)
-        expected, first = likeliest_token(logits)
-        assert torch.equal(tokens, first)
-        assert torch.equal(values.float(), expected.float())
 
 
 def test_it_is_used_only_where_the_likeliest_token_is_all_that_counts() -> None:

@@ -5,6 +5,7 @@ from engine.ops.attention import attention, rotating_attention
 from engine.ops.break_ops import break_op, is_break_op, known_break_ops, written_arguments
 from engine.ops.fused import add_rms_norm, qk_norm_rope, silu_mul
 from engine.ops.launching import compiling_ahead, launch
+from engine.ops.likeliest import likeliest
 from engine.ops.norm import rms_norm
 from engine.ops.operator import Operator, operator
 from engine.ops.recordable import (
@@ -29,6 +30,7 @@ __all__ = [
     "is_recordable",
     "known_break_ops",
     "launch",
+    "likeliest",
     "needs_values",
     "operator",
     "qk_norm_rope",

@@ -7,6 +7,7 @@ import triton
 
 from engine.ops.kernels import add_rms_norm_rows, qk_norm_rope_heads, silu_mul_rows
 from engine.ops.launching import launch
+from engine.ops.likeliest_kernels import largest_of_blocks, largest_of_rows
 from engine.ops.overlap import overlap
 
 
@@ -106,3 +107,44 @@ def qk_norm_rope(
             **overlap(x.device),
         )
     return out
+
+
+def likeliest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Launch `engine.ops.likeliest`."""
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    rows, size = logits.shape
+    tokens = logits.new_empty(rows, dtype=torch.int64)
+    numbers = logits.new_empty((2, rows), dtype=torch.float64)
+    if not rows:
+        return tokens, numbers
+    block = 2048
+    blocks = triton.cdiv(size, block)
+    tops = logits.new_empty((rows, blocks), dtype=torch.float32)
+    ids = logits.new_empty((rows, blocks), dtype=torch.int32)
+    launch(
+        largest_of_blocks,
+        (rows, blocks),
+        logits,
+        tops,
+        ids,
+        size,
+        logits.stride(0),
+        blocks,
+        block=block,
+        num_warps=4,
+        **overlap(logits.device),
+    )
+    launch(
+        largest_of_rows,
+        (rows,),
+        tops,
+        ids,
+        tokens,
+        numbers,
+        rows,
+        blocks,
+        padded_blocks=triton.next_power_of_2(blocks),
+        num_warps=1,
+        **overlap(logits.device),
+    )
+    return tokens, numbers

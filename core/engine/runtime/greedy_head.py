@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.graph_device import GraphDevice, RecordedGraph
-from engine.runtime.likeliest import likeliest_in_blocks
+from engine.ops import likeliest
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class GreedyHead:
 
     def _run(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self._compute_logits(self._hidden[:size])
-        values, tokens = likeliest_in_blocks(logits[:, : self._vocab_size])
-        return tokens, torch.stack((tokens.double(), values.double()))
+        tokens, numbers = likeliest(logits[:, : self._vocab_size])
+        return tokens, numbers
 
     def covers(self, rows: int) -> bool:
         """Say whether a batch of so many rows was recorded."""
