@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
 
+from engine.attention import AttentionInputs
 from engine.batch import BatchShape
 from engine.request import EngineRequest
+from engine.runtime import step_buffers
 from engine.runtime.scheduler import Row
 from engine.runtime.sequence import Sequence
 from engine.runtime.step_buffers import StepBuffers
 from engine.sampling_params import SamplingParams
+from engine.strategies import ModelInputs
 
 SIZE = 4
 
@@ -100,3 +105,84 @@ def test_dummy_positions_are_within_the_context_however_many_tokens(tokens: int)
     inputs, _ = small.fill_dummy(BatchShape(tokens, 1, tokens, uniform_decode=False))
     # A context of 5 tokens needs three blocks as well.
     assert int(inputs.positions.max()) < 5
+
+
+def test_the_device_has_what_was_written_however_little_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Memory of its own for the device, as on a GPU.
+    monkeypatch.setattr(step_buffers._Mirror, "_is_shared", staticmethod(lambda _: False))
+    mine, living = buffers(), [begun() for _ in range(6)]
+    copies: list[int] = []
+    send = step_buffers._Mirror.send
+
+    def counted(self: step_buffers._Mirror, rows: int) -> None:
+        copies.append(rows)
+        send(self, rows)
+
+    monkeypatch.setattr(step_buffers._Mirror, "send", counted)
+    fewer = 0
+    for _ in range(400):
+        if random.random() < 0.1:
+            random.shuffle(living)
+        if random.random() < 0.1:
+            mine.fill_dummy(BatchShape(5, 3, 2, uniform_decode=False))
+        rows = tuple(Row(sequence, 1) for sequence in living[: random.choice([3, 4, 4, 4, 4])])
+        if random.random() < 0.1:
+            rows = (row(list(range(8)), [4, 5], computed=1, count=random.randrange(2, 6)), *rows)
+        shape = shape_of(rows)
+        extra = random.choice([0, 0, 0, 1])
+        padded = BatchShape(shape.num_tokens + extra, len(rows) + extra, 5, uniform_decode=False)
+        tokens = torch.arange(len(rows)) if shape.uniform_decode and random.random() < 0.5 else None
+        copies.clear()
+        found = fill(mine, rows, shape, padded, tokens)
+        fewer += len(copies) < 6
+        compare(found, fill(buffers(), rows, shape, padded, tokens))
+        living = [grown(sequence) for sequence in living]
+    assert fewer > 100
+
+
+def begun() -> Sequence:
+    """Return a sequence that decodes, with room for the next token."""
+    tokens = [random.randrange(99) for _ in range(random.randrange(2, 7))]
+    blocks = [random.randrange(1, 90) for _ in range(len(tokens) // SIZE + 1)]
+    return row(tokens, blocks, computed=len(tokens) - 1, count=1).sequence
+
+
+def grown(sequence: Sequence) -> Sequence:
+    """Return the sequence with a token more, or another in its place where it is full."""
+    sequence.token_ids.append(random.randrange(99))
+    sequence.num_computed_tokens += 1
+    if len(sequence.token_ids) // SIZE >= 5:
+        return begun()
+    if len(sequence.token_ids) // SIZE >= len(sequence.block_ids):
+        sequence.block_ids.append(random.randrange(1, 90))
+    return sequence
+
+
+def fill(
+    into: StepBuffers,
+    rows: tuple[Row, ...],
+    shape: BatchShape,
+    padded: BatchShape,
+    tokens: torch.Tensor | None,
+) -> tuple[ModelInputs, AttentionInputs]:
+    if tokens is None:
+        return into.fill(rows, shape, padded)
+    return into.fill_ahead(rows, shape, padded, tokens)
+
+
+def compare(
+    found: tuple[ModelInputs, AttentionInputs], expected: tuple[ModelInputs, AttentionInputs]
+) -> None:
+    """Compare the device's side; columns that no block was written to mean nothing."""
+    (inputs, attention), (plain, other) = found, expected
+    assert torch.equal(inputs.input_ids, plain.input_ids)
+    assert torch.equal(inputs.positions, plain.positions)
+    for name in ("slots", "query_start", "seq_lens"):
+        assert torch.equal(getattr(attention, name), getattr(other, name)), name
+    needed = -(-other.seq_lens // SIZE)
+    for mine, its, count in zip(
+        attention.block_tables, other.block_tables, needed.tolist(), strict=True
+    ):
+        assert torch.equal(mine[:count], its[:count])

@@ -30,7 +30,7 @@ class _Mirror:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        if device.type == "cpu":
+        if self._is_shared(device):
             self.device = torch.zeros(shape, dtype=dtype)
             self._pinned = [self.device]
         else:
@@ -41,6 +41,10 @@ class _Mirror:
         self._known: dict[int, torch.Tensor] = {}
         self._parts: dict[tuple[int, int], torch.Tensor] = {}
         self.turn = 0
+
+    @staticmethod
+    def _is_shared(device: torch.device) -> bool:
+        return device.type == "cpu"
 
     @property
     def host(self) -> NDArray[Any]:
@@ -78,11 +82,15 @@ class _Mirror:
         self.part(rows).copy_(source, non_blocking=True)
 
 
+_Written = list[tuple[list[int] | None, int]]
+"""Of each row of the block tables, whose blocks it holds, and how many of them."""
+
+
 class _Tables:
     """The block tables of one turn: only what is new of a sequence is written again."""
 
     def __init__(self) -> None:
-        self._written: list[tuple[list[int] | None, int]] = []
+        self._written: _Written = []
 
     def write(self, table: NDArray[np.int32], index: int, blocks: list[int]) -> None:
         """Write a sequence's blocks into a row."""
@@ -100,6 +108,10 @@ class _Tables:
     def forget(self, first: int) -> None:
         """Forget the rows from here on, which were overwritten."""
         del self._written[first:]
+
+    def rows(self, count: int) -> _Written:
+        """Return what stands in the first rows."""
+        return self._written[:count]
 
 
 class StepBuffers:
@@ -135,6 +147,9 @@ class StepBuffers:
         self._seq_lens = _Mirror((max_num_seqs,), torch.int32, device)
         self._tables = _Mirror((max_num_seqs, max_blocks), torch.int32, device)
         self._known_tables = _Tables(), _Tables()
+        # What the device has of the arrays that seldom change; None when that isn't known.
+        self._sent_tables: tuple[int, _Written] | None = None
+        self._sent_starts: tuple[int, int] | None = None
 
     def fill(
         self, rows: tuple[Row, ...], shape: BatchShape, padded: BatchShape
@@ -158,6 +173,7 @@ class StepBuffers:
         owner = np.repeat(np.arange(live), np.diff(starts[: live + 1]))
         self._find_slots(slots, owner, positions[:total])
         self._reset_padding(live, total, padded)
+        self._send(live, total, padded)
         return self._views(shape, padded)
 
     def fill_ahead(
@@ -186,9 +202,9 @@ class StepBuffers:
         self._find_slots(self._slots.host, np.arange(live), positions)
         self._ids.host[:live] = 0
         self._reset_padding(live, live, padded)
-        views = self._views(shape, padded)
+        self._send(live, live, padded, ids=live < padded.num_tokens)
         self._ids.part(live).copy_(tokens)
-        return views
+        return self._views(shape, padded)
 
     def _begin(self) -> None:
         """Take the host arrays of the next turn."""
@@ -198,6 +214,7 @@ class StepBuffers:
                 mirror.poison()
         if self._debug:
             self._known_tables[self._tables.turn].forget(0)
+            self._sent_tables = self._sent_starts = None
 
     def _find_slots(
         self, slots: NDArray[Any], owner: NDArray[np.int64], positions: NDArray[Any]
@@ -228,6 +245,9 @@ class StepBuffers:
         positions = np.concatenate([np.arange(count) % context for count in counts])
         self._positions.host[: shape.num_tokens] = positions
         self._slots.host[: shape.num_tokens] = -1
+        self._sent_tables = self._sent_starts = None
+        self._send(0, shape.num_tokens, shape)
+        self._sent_tables = None
         return self._views(shape, shape)
 
     def _all(self) -> tuple[_Mirror, ...]:
@@ -244,12 +264,25 @@ class StepBuffers:
             self._tables.host[live:reqs] = 0
             self._known_tables[self._tables.turn].forget(live)
 
+    def _send(self, live: int, total: int, padded: BatchShape, *, ids: bool = True) -> None:
+        """Copy to the device what it hasn't got; small copies take as long as small kernels."""
+        if ids:
+            self._ids.send(padded.num_tokens)
+        self._positions.send(padded.num_tokens)
+        self._slots.send(padded.num_tokens)
+        self._seq_lens.send(padded.num_reqs)
+        # With one token each, the starts depend on the number of requests alone.
+        starts = (live, padded.num_reqs) if live == total else None
+        if starts is None or starts != self._sent_starts:
+            self._query_start.send(padded.num_reqs + 1)
+            self._sent_starts = starts
+        tables = padded.num_reqs, self._known_tables[self._tables.turn].rows(live)
+        if self._sent_tables is None or not _are_same(tables, self._sent_tables):
+            self._tables.send(padded.num_reqs)
+            self._sent_tables = tables
+
     def _views(self, shape: BatchShape, padded: BatchShape) -> tuple[ModelInputs, AttentionInputs]:
         tokens, reqs, live = padded.num_tokens, padded.num_reqs, shape.num_reqs
-        for mirror in (self._ids, self._positions, self._slots):
-            mirror.send(tokens)
-        for mirror in (self._query_start, self._seq_lens, self._tables):
-            mirror.send(reqs + (mirror is self._query_start))
         inputs = ModelInputs(self._ids.part(tokens), self._positions.part(tokens))
         attention = AttentionInputs(
             shape=shape,
@@ -263,3 +296,11 @@ class StepBuffers:
             host_block_tables=self._tables.host[:live],
         )
         return inputs, attention
+
+
+def _are_same(one: tuple[int, _Written], other: tuple[int, _Written]) -> bool:
+    """Say whether both are so many rows of the very same lists, as far as they were written."""
+    if one[0] != other[0] or len(one[1]) != len(other[1]):
+        return False
+    pairs = zip(one[1], other[1], strict=True)
+    return all(mine[0] is its[0] and mine[1] == its[1] for mine, its in pairs)
