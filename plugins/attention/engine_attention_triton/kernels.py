@@ -241,10 +241,12 @@ def attend_decode(
     cache,
     tables,
     seq_lens,
+    out,
     part_sums,
     part_tops,
     part_totals,
     query_stride,
+    out_stride,
     table_stride,
     plane,
     scale,
@@ -261,7 +263,10 @@ def attend_decode(
     exact: tl.constexpr,
     early: tl.constexpr,
 ):
-    """One program attends one request's token to one share of its context, for one head."""
+    """One program attends one request's token to one share of its context, for one head.
+
+    With a single share it writes the result, otherwise what `join_splits` needs.
+    """
     wait_for_inputs(early)
     request, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(seq_lens + request)
@@ -305,12 +310,16 @@ def attend_decode(
             soft_cap,
             exact,
         )
-    slot = ((request * heads + head) * splits + split) * group + row
-    tl.store(part_tops + slot, top, mask=live)
-    tl.store(part_totals + slot, total, mask=live)
-    tl.store(
-        part_sums + slot[:, None] * depth + lane[None, :], sums, mask=live[:, None] & deep[None, :]
-    )
+    mask = live[:, None] & deep[None, :]
+    if splits == 1:
+        result = sums / tl.where(total == 0.0, 1.0, total)[:, None]
+        to = request * out_stride + (head * group + row)[:, None] * depth + lane[None, :]
+        tl.store(out + to, result.to(out.dtype.element_ty), mask=mask)
+    else:
+        slot = ((request * heads + head) * splits + split) * group + row
+        tl.store(part_tops + slot, top, mask=live)
+        tl.store(part_totals + slot, total, mask=live)
+        tl.store(part_sums + slot[:, None] * depth + lane[None, :], sums, mask=mask)
 
 
 @triton.jit

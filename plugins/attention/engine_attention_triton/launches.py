@@ -196,7 +196,7 @@ def _decode(
 ) -> None:
     reqs, heads, group = query.shape[0], spec.num_kv_heads, common["group"]
     splits = _splits(reqs * heads, query.device)
-    shape = (reqs, heads, splits, group)
+    shape = (reqs, heads, splits if splits > 1 else 0, group)
     tops, totals = query.new_empty((2, *shape), dtype=torch.float32).unbind(0)
     sums = query.new_empty((*shape, spec.head_size), dtype=torch.float32)
     launch(
@@ -206,10 +206,12 @@ def _decode(
         cache,
         inputs.block_tables,
         inputs.seq_lens,
+        out,
         sums,
         tops,
         totals,
         _row_stride(query),
+        _row_stride(out),
         inputs.block_tables.stride(0),
         plane,
         spec.scale,
@@ -221,6 +223,8 @@ def _decode(
         num_stages=2,
         **overlap(query.device),
     )
+    if splits == 1:
+        return
     launch(
         join_splits,
         (reqs, spec.num_heads),

@@ -87,8 +87,13 @@ def test_prompts_decode_and_mixtures_equal_the_dense_reference(
     check(steps.step([(a, 1), (b, 1), (c, 1)]), dtype)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_batches_equal_the_dense_reference(plugin: Any, device: str, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "splits"), [(0, None), (1, 1), (2, 3)])
+def test_random_batches_equal_the_dense_reference(
+    plugin: Any, device: str, seed: int, splits: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if splits is not None:
+        launches = sys.modules["engine_attention_triton.launches"]
+        monkeypatch.setattr(launches, "_splits", lambda *_: splits)
     rng = np.random.default_rng(seed)
     kv_heads = int(rng.integers(1, 3))
     depth = int(rng.choice([16, 64]))
