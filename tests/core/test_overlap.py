@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.ops import add_rms_norm, qk_norm_rope
-from engine.ops.overlap import overlap
+from engine.ops.overlapping import overlap
 
 TOKENS, HEADS, DEPTH = 37, 16, 64
 ROUNDS = 60

@@ -8,6 +8,7 @@ from engine.ops.launching import compiling_ahead, launch
 from engine.ops.likeliest import likeliest
 from engine.ops.norm import rms_norm
 from engine.ops.operator import Operator, operator
+from engine.ops.overlapping import overlap
 from engine.ops.recordable import (
     OperatorWatch,
     declare_recordable,
@@ -33,6 +34,7 @@ __all__ = [
     "likeliest",
     "needs_values",
     "operator",
+    "overlap",
     "qk_norm_rope",
     "rms_norm",
     "rotary_at",

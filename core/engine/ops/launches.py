@@ -8,7 +8,7 @@ import triton
 from engine.ops.kernels import add_rms_norm_rows, qk_norm_rope_heads, silu_mul_rows
 from engine.ops.launching import launch
 from engine.ops.likeliest_kernels import largest_of_blocks, largest_of_rows
-from engine.ops.overlap import overlap
+from engine.ops.overlapping import overlap
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

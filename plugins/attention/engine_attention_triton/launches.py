@@ -8,8 +8,7 @@ import torch
 import triton
 
 from engine.attention import AttentionInputs, AttentionSpec, Rotation
-from engine.ops.launching import launch
-from engine.ops.overlap import overlap
+from engine.ops import launch, overlap
 from engine_attention_triton.kernels import attend_any, attend_decode, join_splits, store_kv
 from engine_attention_triton.rotation_kernels import rotate_and_store
 

@@ -8,9 +8,7 @@ import torch
 import triton
 from torch.nn import functional as F
 
-from engine.ops import silu_mul
-from engine.ops.launching import launch
-from engine.ops.overlap import overlap
+from engine.ops import launch, overlap, silu_mul
 from engine_pass_small_batch_linear.kernels import few_rows, one_row
 
 _MOST_ROWS = 32
