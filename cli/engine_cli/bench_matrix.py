@@ -64,7 +64,7 @@ def matrix(state: State, /, sources: Sources, **options: Any) -> int:
 
     Each combination runs in a process of its own, and its tokens are compared with those of
     everything off: none / none / eager. What is refused, fails or crashes is a row with the reason.
-    Exits with 1 when none is known to be right.
+    Exits with 1 when none is known to be right. An interrupt shows what was measured until then.
     """
     check_before(options)
     settings = sources.settings(state)
@@ -82,6 +82,8 @@ def matrix(state: State, /, sources: Sources, **options: Any) -> int:
     )
     result = bench_matrix(settings, plan, progress=teller(options))
     show(result, options)
+    if result.interrupted:
+        return 130
     return int(not any(cell.right for cell in result.cells))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from engine.config import EngineConfig
 from engine.settings import Settings
 
-Outcome = Literal["done", "refused", "failed", "crashed"]
+Outcome = Literal["done", "refused", "failed", "crashed", "interrupted"]
 _CHILD = "engine_tools.bench.child"
 _TAIL = 2000
 """Characters of the standard error that are kept of a process that crashed."""
@@ -28,7 +28,8 @@ class Reply:
 
     Attributes:
         outcome: `refused` when the settings can't work here, `failed` when anything else was
-            raised, `crashed` when the process ended or was ended without a word.
+            raised, `crashed` when the process ended or was ended without a word, `interrupted`
+            when the user ended it or what would have started it.
         value: what the function returned.
         reason: why there is none.
         detail: the end of its standard error.

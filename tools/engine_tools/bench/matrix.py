@@ -79,7 +79,8 @@ def bench_matrix(
 ) -> MatrixResult:
     """Measure every combination of a plan, each in a process of its own.
 
-    What is refused, fails or crashes is a row with the reason.
+    What is refused, fails or crashes is a row with the reason. An interrupt ends the matrix and
+    keeps what was measured; before anything was, it is raised.
 
     Args:
         settings: of every engine; the three modes are replaced.
@@ -93,10 +94,17 @@ def bench_matrix(
     plain = pinned(settings)
     cells: list[Cell] = []
     replies: list[Reply] = []
+    interrupted = False
     for number, combination in enumerate(chosen, start=1):
         progress(f"{number} of {len(chosen)}: {' / '.join(combination)}")
         known = any(reply.outcome == "done" for reply in replies)
-        reply = _run(combination.within(plain), plan, bandwidth=not known)
+        try:
+            if not interrupted:
+                reply = _run(combination.within(plain), plan, bandwidth=not known)
+        except KeyboardInterrupt:
+            if not known:
+                raise
+            interrupted, reply = True, Reply("interrupted", reason="it was not measured")
         replies.append(reply)
         cells.append(cell_of(combination, reply, replies[0]))
         progress(f"  {cells[-1].summary}")

@@ -132,6 +132,11 @@ class MatrixResult:
         return 1e3 * self.streamed_bytes / self.bandwidth if known and self.bandwidth else None
 
     @property
+    def interrupted(self) -> bool:
+        """Whether it was ended before every cell had run."""
+        return any(cell.outcome == "interrupted" for cell in self.cells)
+
+    @property
     def notes(self) -> Sequence[str]:
         """The floor and the recommendation."""
         found = ["tokens are compared with " + " / ".join(self.reference)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine import ConfigError, Registry, Settings
 from engine.plugin_files import VARIABLE
+from engine_tools.bench import matrix
 from engine_tools.bench.cell import measure_cell
 from engine_tools.bench.child import reply_of
 from engine_tools.bench.command_line import command_line
@@ -54,6 +56,30 @@ def test_a_combination_that_crashes_is_a_row(
     assert any(note.startswith("recommended: none / none / eager") for note in result.notes)
     assert len(said) == 4
     assert result.to_dict()["cells"][1]["decode"] is None
+
+
+def test_an_interrupt_keeps_what_was_measured(
+    settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies: Iterator[Reply | KeyboardInterrupt] = iter([measured(settings()), KeyboardInterrupt()])
+
+    def run(*_: Any, **__: Any) -> Reply:
+        reply = next(replies)
+        if isinstance(reply, KeyboardInterrupt):
+            raise reply
+        return reply
+
+    monkeypatch.setattr(matrix, "_run", run)
+    plan = Plan(SMALL, modes=("none", "vllm_compile"), graph_modes=("none",))
+    result = bench_matrix(settings(), plan)
+    assert result.interrupted
+    assert result.cells[0].right
+    assert {cell.outcome for cell in result.cells[1:]} == {"interrupted"}
+    assert len(result.cells) > 2
+    assert any(note.startswith("recommended: none / none / eager") for note in result.notes)
+    replies = iter([KeyboardInterrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        bench_matrix(settings(), plan)
 
 
 def measured(settings: Settings) -> Reply:
