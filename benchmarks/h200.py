@@ -2,7 +2,8 @@
 
 Runs the other scripts in slices, correctness first, and prints each figure beside its floor (all
 weights read once, at the measured copy bandwidth) and beside the peer's (`peers.json`). A slice
-that runs out of time is told and leaves what it measured so far. Needs an idle GPU.
+that runs out of time is told and leaves what it measured so far. Needs an idle GPU. The slice
+`matrix` (all combinations of two layers in float32, token by token) runs when it is asked for.
 
     python benchmarks/h200.py --json results.json
     python benchmarks/h200.py --slice decode --shape qwen3-0.6b
@@ -26,17 +27,22 @@ from rich.table import Table
 
 HERE = Path(__file__).parent
 SHAPES = ("llama-3.2-1b", "qwen3-0.6b", "llama-3.1-8b")
-SLICES = ("correct", "decode", "starts")
-_CORRECT = "--layers 2 --dtype float32 --batch 1 5 --prompt 40 --new 16 --rounds 1 --max-capture 32"
+SLICES = ("correct", "decode", "starts", "matrix")
+_BY_DEFAULT = SLICES[:3]
+_CORRECT = "--modes none vllm_compile --graphs none full_and_piecewise --backends inductor"
+_SHORT = "--batch 1 --new 32 --rounds 1 --max-capture 16"
+_MATRIX = "--layers 2 --dtype float32 --batch 1 5 --prompt 40 --new 16 --rounds 1 --max-capture 32"
 _FASTER_IS_MORE = "tokens_per_second"
 
 
 def commands(slice_name: str, shapes: Sequence[str]) -> Iterator[list[str]]:
     """Yield the scripts of a slice, with their arguments."""
-    if slice_name == "correct":
-        yield ["gpu_matrix.py", "--shape", shapes[0], *_CORRECT.split()]
+    if slice_name == "matrix":
+        yield ["gpu_matrix.py", "--shape", shapes[0], *_MATRIX.split()]
     for shape in shapes:
-        if slice_name == "decode":
+        if slice_name == "correct":
+            yield ["gpu_matrix.py", "--shape", shape, *_CORRECT.split(), *_SHORT.split()]
+        elif slice_name == "decode":
             yield ["gpu_decode.py", "--shape", shape, "--rounds", "2"]
         elif slice_name == "starts":
             yield ["compile_start.py", "--shape", shape, "--modes", "vllm_compile"]
@@ -61,21 +67,30 @@ def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
     """Return the figures of each shape under the names that `peers.json` has."""
     found: dict[str, dict[str, float]] = {}
     for result in results:
-        for cell in result.get("cells", ()):
-            if "shape" not in cell:
-                continue
-            of_shape = found.setdefault(cell["shape"], {})
-            for name, value in cell.items():
-                if name.startswith("ms_"):
-                    of_shape[name] = value["least"]
-                elif name == _FASTER_IS_MORE:
-                    of_shape[name] = value
-            if (bandwidth := result.get("copy_gb_s")) and "weight_bytes" in cell:
-                of_shape["floor_ms"] = 1e-6 * cell["weight_bytes"] / bandwidth
-        for shape in SHAPES:
-            for kind, run_of in result.get(shape, {}).items():
-                found.setdefault(shape, {})[f"{kind.split()[-1]}_s"] = run_of["ready_s"]
+        for shape, name, value in _figures(result):
+            found.setdefault(shape, {})[name] = value
     return found
+
+
+def _figures(result: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield shape, name and value of all that one script measured."""
+    cells = result.get("cells", ())
+    compared = result.get("arguments", {})
+    if compared.get("dtype") == "bfloat16":
+        # Everything off comes first, the default combination last.
+        for index, which in ((0, "everything off"), (-1, "default")):
+            yield compared["shape"], f"from float32, {which}", cells[index]["deviation"]
+    for cell in cells:
+        for name, value in cell.items() if "shape" in cell else ():
+            if name.startswith("ms_"):
+                yield cell["shape"], name, value["least"]
+            elif name == _FASTER_IS_MORE:
+                yield cell["shape"], name, value
+            elif name == "weight_bytes" and "copy_gb_s" in result:
+                yield cell["shape"], "floor_ms", 1e-6 * value / result["copy_gb_s"]
+    for shape in SHAPES:
+        for kind, run_of in result.get(shape, {}).items():
+            yield shape, f"{kind.split()[-1]}_s", run_of["ready_s"]
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> Table:
@@ -106,7 +121,7 @@ def _text(number: float | None) -> str:
 
 @click.command()
 @click.option("--shape", "shapes", multiple=True, type=click.Choice(SHAPES), default=SHAPES)
-@click.option("--slice", "slices", multiple=True, type=click.Choice(SLICES), default=SLICES)
+@click.option("--slice", "slices", multiple=True, type=click.Choice(SLICES), default=_BY_DEFAULT)
 @click.option("--limit", default=590.0, help="Seconds for all of it.")
 @click.option("--json", "path", type=click.Path(path_type=Path))
 @click.option("--show", multiple=True, type=click.Path(path_type=Path, exists=True))
