@@ -97,14 +97,27 @@ def test_a_dummy_batch_writes_to_no_block_and_has_the_shape_asked_for() -> None:
     assert np.array_equal(attention.host_block_tables, np.zeros((3, 5)))
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 16])
-def test_dummy_positions_are_within_the_context_however_many_tokens(tokens: int) -> None:
+@pytest.mark.parametrize("reqs", [1, 2])
+@pytest.mark.parametrize("tokens", [2, 7, 16])
+def test_no_request_of_a_dummy_batch_is_longer_than_its_context(tokens: int, reqs: int) -> None:
+    """A kernel would look its blocks up beyond its block table."""
     small = StepBuffers(
         max_num_tokens=16, max_num_seqs=2, max_blocks=3, block_size=2, device=torch.device("cpu")
     )
-    inputs, _ = small.fill_dummy(BatchShape(tokens, 1, tokens, uniform_decode=False))
+    shape = BatchShape(tokens, reqs, tokens, uniform_decode=False)
+    inputs, attention = small.fill_dummy(shape)
     # A context of 5 tokens needs three blocks as well.
+    assert int(attention.seq_lens.max()) <= 5
     assert int(inputs.positions.max()) < 5
+    assert torch.equal(attention.query_start.diff(), attention.seq_lens)
+    live = int(attention.query_start[-1])
+    assert live == min(tokens, 5 * reqs)
+    assert attention.shape.num_tokens == live
+    assert attention.shape.max_query_len == int(attention.seq_lens.max())
+    # The rest is padding, and there all the same.
+    assert inputs.input_ids.shape == attention.slots.shape == (tokens,)
+    assert not inputs.positions[live:].any()
+    assert (attention.slots == -1).all()
 
 
 def test_the_device_has_what_was_written_however_little_is_copied(

@@ -207,6 +207,16 @@ def test_random_prompt_lengths_record_nothing_and_take_no_memory(tiny_model: Pat
         assert sum(isinstance(event, GraphCaptured) for event in events) == captured > 0
 
 
+def test_one_short_context_is_no_reason_to_read_beyond_its_blocks(tiny_model: Path) -> None:
+    """The largest step has far more tokens than one request may have."""
+    short = {"max_num_seqs": 1, "max_model_len": 64, "num_kv_blocks": None}
+    with tiny(tiny_model, [], **short) as llm:
+        params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+        [answer] = llm.generate([random_ids(9)], params, progress=False)
+        torch.cuda.synchronize()
+        assert len(answer.outputs[0].token_ids) == 4
+
+
 def test_a_share_that_cant_hold_a_cache_is_refused_with_one_that_can(tiny_model: Path) -> None:
     gc.collect()
     torch.cuda.empty_cache()

@@ -6,6 +6,7 @@ asynchronous transfer per array, from two sets in turn.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -227,28 +228,32 @@ class StepBuffers:
     def fill_dummy(self, shape: BatchShape) -> tuple[ModelInputs, AttentionInputs]:
         """Write inputs of a batch that touches no KV block: every slot is -1.
 
-        A request may have more tokens than the model's context; its positions then begin anew.
+        A shape may have more tokens than its requests' contexts hold. What is too much is padding:
+        a longer request would have its blocks looked up beyond its block table.
         """
         self._begin()
         self._known_tables[self._tables.turn].forget(0)
-        counts = [shape.num_tokens // shape.num_reqs] * shape.num_reqs
-        counts[-1] += shape.num_tokens - sum(counts)
+        reqs, tokens = shape.num_reqs, shape.num_tokens
+        counts = np.full(reqs, tokens // reqs)
+        counts[-1] += tokens - counts.sum()
+        # The shortest context that needs so many blocks.
+        counts = counts.clip(max=(self._tables.host.shape[1] - 1) * self.block_size + 1)
+        total = int(counts.sum())
         starts = self._query_start.host
         starts[0] = 0
-        starts[1 : shape.num_reqs + 1] = np.cumsum(counts)
-        starts[shape.num_reqs :] = shape.num_tokens
-        self._seq_lens.host[: shape.num_reqs] = counts
-        self._tables.host[: shape.num_reqs] = 0
-        self._ids.host[: shape.num_tokens] = 0
-        # Whole blocks below the last one are within the context, however long it is.
-        context = max(1, (self._tables.host.shape[1] - 1) * self.block_size)
-        positions = np.concatenate([np.arange(count) % context for count in counts])
-        self._positions.host[: shape.num_tokens] = positions
-        self._slots.host[: shape.num_tokens] = -1
+        starts[1 : reqs + 1] = np.cumsum(counts)
+        starts[reqs:] = total
+        self._seq_lens.host[:reqs] = counts
+        self._tables.host[:reqs] = 0
+        self._ids.host[:tokens] = 0
+        self._positions.host[:total] = np.concatenate([np.arange(count) for count in counts])
+        self._positions.host[total:tokens] = 0
+        self._slots.host[:tokens] = -1
         self._sent_tables = self._sent_starts = None
-        self._send(0, shape.num_tokens, shape)
+        self._send(0, tokens, shape)
         self._sent_tables = None
-        return self._views(shape, shape)
+        live = replace(shape, num_tokens=total, max_query_len=int(counts.max()))
+        return self._views(live, shape)
 
     def _all(self) -> tuple[_Mirror, ...]:
         inputs = self._ids, self._positions, self._slots
