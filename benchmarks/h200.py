@@ -71,20 +71,22 @@ def figures(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
     """Return the figures of each shape under the names that `peers.json` has."""
     found: dict[str, dict[str, float]] = {}
     for result in results:
-        for shape, name, value in _figures(result):
+        for shape, name, value in (*_deviations(result), *_speeds(result), *_starts(result)):
             found.setdefault(shape, {})[name] = value
     return found
 
 
-def _figures(result: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """Yield shape, name and value of all that one script measured."""
-    cells = result.get("cells", ())
-    compared = result.get("arguments", {})
-    if compared.get("dtype") == "bfloat16":
-        for cell in cells:
-            if (which := _COMPARED.get((cell["mode"], cell["graphs"]))) is not None:
-                yield compared["shape"], f"from float32, {which}", cell["deviation"]
-    for cell in cells:
+def _deviations(result: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield how far from float32 the cells of a matrix are, by shape and name."""
+    arguments = result.get("arguments", {})
+    for cell in result.get("cells", ()) if arguments.get("dtype") == "bfloat16" else ():
+        if (which := _COMPARED.get((cell["mode"], cell["graphs"]))) is not None:
+            yield arguments["shape"], f"from float32, {which}", cell["deviation"]
+
+
+def _speeds(result: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield decode steps, throughput and floor."""
+    for cell in result.get("cells", ()):
         for name, value in cell.items() if "shape" in cell else ():
             if name.startswith("ms_"):
                 yield cell["shape"], name, value["least"]
@@ -92,6 +94,10 @@ def _figures(result: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
                 yield cell["shape"], name, value
             elif name == "weight_bytes" and "copy_gb_s" in result:
                 yield cell["shape"], "floor_ms", 1e-6 * value / result["copy_gb_s"]
+
+
+def _starts(result: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield seconds of cold and warm starts."""
     for shape in SHAPES:
         for kind, run_of in result.get(shape, {}).items():
             yield shape, f"{kind.split()[-1]}_s", run_of["ready_s"]

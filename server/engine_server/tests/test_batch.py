@@ -33,7 +33,13 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", {"input": "seven", "max_output_tokens": 2}),
 ]
 REQUESTS = [BatchRequest(f"r{i}", url, body) for i, (url, body) in enumerate(BODIES)]
-_RUN = "import sys; from engine_cli.main import main; sys.exit(main())"
+# A shell lets what it runs in the background ignore interrupts.
+_RUN = """
+import signal, sys
+from engine_cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
 RANDOM = ("id", "created", "created_at", "completed_at")
 
 
