@@ -154,7 +154,8 @@ class Registry:
         return found
 
     def _unknown(self, kind: str, name: str, elsewhere: list[Claim]) -> str:
-        spelling, installed = _spelling(name), [*self.names(kind), *self.family_names(kind)]
+        spelling, installed = _spelling(name), self.names(kind)
+        installed += [one for one in self.family_names(kind) if one not in installed]
         dist, _, plain = spelling.rpartition(":")
         close = difflib.get_close_matches(plain, installed, n=1)
         if blocking := self._blocked & {spelling, plain, f"{kind}/{plain}"}:

@@ -62,7 +62,7 @@ def chosen_combinations(registry: Registry, plan: Plan) -> list[Combination]:
     for flag, (kind, names) in axes.items():
         for name in names:
             try:
-                registry.find(kind, name)
+                registry.load(kind, name)
             except UnknownPluginError as error:
                 raise ConfigError(f"{flag}={name}: {error}") from error
     wanted = [

@@ -123,6 +123,9 @@ def test_a_plan_names_what_is_run() -> None:
     some = chosen_combinations(
         registry, Plan(SMALL, ["none", "vllm_compile"], ["full"], ["inductor"])
     )
+    # A backend that only a family knows is installed too.
+    found = chosen_combinations(registry, Plan(SMALL, ["vllm_compile"], ["full"], ["aot_eager"]))
+    assert found[1:] == [Combination("vllm_compile", "full", "aot_eager")]
     # A mode that calls no backend is in a matrix whatever the backends are.
     assert some == [
         REFERENCE,
