@@ -45,8 +45,7 @@ def load_passes(catalog: PassCatalog, switches: Sequence[str], device: str) -> t
     Args:
         catalog: the installed passes.
         switches: `+name` and `-name`, as the user gave them.
-        device: the type of the device that replays graphs, on which a pass may be on by default;
-            empty where none does.
+        device: the type of the device on which a pass may be on by default; empty for none.
 
     Raises:
         ConfigError: a switch names no pass, or isn't one.

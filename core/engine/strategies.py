@@ -344,8 +344,9 @@ class Pass(Plugin):
     AFTER: ClassVar[tuple[str, ...]] = ()
     """Names of passes that must have run."""
     ON_BY_DEFAULT: ClassVar[bool | frozenset[str]] = False
-    """Whether it runs when no switch names it; or the types of device on which it does where steps
-    are replayed from graphs (to launch an operator costs the host more than compiled code does)."""
+    """Whether it runs when no switch names it; or the types of device on which it does. On a GPU
+    only where steps are replayed from graphs, as launching an operator costs the host more than
+    compiled code does."""
 
     @abstractmethod
     def run(self, graph: fx.GraphModule) -> int:

@@ -9,6 +9,7 @@ from engine.ops.likeliest import likeliest
 from engine.ops.norm import rms_norm
 from engine.ops.operator import Operator, operator
 from engine.ops.overlapping import overlap
+from engine.ops.packed import packed_linear
 from engine.ops.recordable import (
     OperatorWatch,
     declare_recordable,
@@ -35,6 +36,7 @@ __all__ = [
     "needs_values",
     "operator",
     "overlap",
+    "packed_linear",
     "qk_norm_rope",
     "rms_norm",
     "rotary_at",

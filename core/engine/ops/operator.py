@@ -1,4 +1,4 @@
-"""Operators that compute one thing at once: a reference in torch, a kernel on CUDA.
+"""Operators that compute one thing at once: a reference in torch, a kernel of the device.
 
 To a compiler such an operator is opaque: it is worth its place only where its kernel beats what
 the compiler makes of the reference.
@@ -38,7 +38,11 @@ class _Operator:
 
 
 def operator(
-    name: str, *, fake: Callable[..., Any], cuda: Callable[[], Callable[..., Any]] | None = None
+    name: str,
+    *,
+    fake: Callable[..., Any],
+    cuda: Callable[[], Callable[..., Any]] | None = None,
+    cpu: Callable[[], Callable[..., Any]] | None = None,
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Define an operator that depends on its arguments alone and returns fresh tensors.
 
@@ -49,6 +53,7 @@ def operator(
         fake: makes the results' shapes and strides without computing.
         cuda: loads the implementation for CUDA when it is first called; where it raises
             ImportError (no Triton), and on other devices, the reference runs.
+        cpu: likewise for the CPU.
 
     Returns:
         A decorator for the reference, whose annotations give the schema.
@@ -61,8 +66,9 @@ def operator(
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(plain + torch.library.infer_schema(reference, mutates_args=()))
         library.impl(plain, reference, "CompositeExplicitAutograd")
-        if cuda is not None:
-            library.impl(plain, _Late(cuda, reference), "CUDA")
+        for device, load in (("CUDA", cuda), ("CPU", cpu)):
+            if load is not None:
+                library.impl(plain, _Late(load, reference), device)
         torch.library.register_fake(name, fake, lib=library)
         _libraries.append(library)
         declare_recordable(name)

@@ -63,9 +63,9 @@ def assemble(config: EngineConfig, registry: Registry) -> Strategies:
     graphs: GraphStrategy = make("cudagraph_modes", chosen.cudagraph_mode, chosen.cudagraph_options)
     passes: tuple[Pass, ...] = ()
     if "passes" in compiler.SETTINGS:
-        # Operators of passes are worth their launches only where a graph launches them.
-        replays = graphs.NEEDS_GRAPHS
-        passes = load_passes(registry, chosen.passes, config.device if replays else "")
+        # On a GPU, operators of passes are worth their launches only where a graph launches them.
+        worth = graphs.NEEDS_GRAPHS or config.device == "cpu"
+        passes = load_passes(registry, chosen.passes, config.device if worth else "")
     return Strategies(
         compiler=compiler,
         passes=passes,

@@ -14,7 +14,14 @@ from torch.nn import functional as F
 
 from engine.attention import AttentionSpec
 from engine.models import CausalLM, fill
-from engine.ops import apply_rotary, attention, rotary_at, rotary_table, silu_and_mul
+from engine.ops import (
+    apply_rotary,
+    attention,
+    packed_linear,
+    rotary_at,
+    rotary_table,
+    silu_and_mul,
+)
 from engine_model_llama.architecture import Architecture
 from engine_model_llama.layers import Linear, RMSNorm, parameter
 
@@ -168,7 +175,8 @@ class Llama(CausalLM):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return logits [N, V] from hidden [N, H]."""
-        return F.linear(hidden, self.head)
+        logits: torch.Tensor = packed_linear(hidden, self.head, None)
+        return logits
 
     def checkpoint_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each checkpoint tensor's name and what it fills; tied ones fill the same."""
