@@ -89,7 +89,8 @@ def profile(
         device = str(llm.resolution.config.device)
         if device == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        with torch_profile(activities=activities) as recorded:
+        # One cycle is all there is, and without this it is warned of.
+        with torch_profile(activities=activities, acc_events=True) as recorded:
             runner.run(workload.steps)
     recorded.export_chrome_trace(str(out))
     return Profile(out, device, 1e6 * plain, summarize(read_trace(out)))
