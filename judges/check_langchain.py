@@ -2,12 +2,11 @@
 
 import os
 
-import httpx
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, Field
 
-ADDRESS = f"{os.environ['ENGINE_ADDRESS']}/v1"
-NAME = httpx.get(f"{ADDRESS}/models").json()["data"][0]["id"]
+ADDRESS = f"{os.environ['JUDGED_ADDRESS']}/v1"
+NAME = os.environ["JUDGED_MODEL"]
 
 
 class City(BaseModel):

@@ -3,14 +3,12 @@
 import json
 import os
 
-import httpx
-
 # Read when it is imported: it would ask the network for prices.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 
-ADDRESS = f"{os.environ['ENGINE_ADDRESS']}/v1"
-NAME = httpx.get(f"{ADDRESS}/models").json()["data"][0]["id"]
+ADDRESS = f"{os.environ['JUDGED_ADDRESS']}/v1"
+NAME = os.environ["JUDGED_MODEL"]
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 

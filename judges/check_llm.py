@@ -4,10 +4,9 @@ import json
 import os
 import subprocess
 import tempfile
-import urllib.request
 from pathlib import Path
 
-ADDRESS = os.environ["ENGINE_ADDRESS"]
+ADDRESS = os.environ["JUDGED_ADDRESS"]
 MODELS = f"""
 - model_id: engine
   model_name: smollm2
@@ -29,8 +28,7 @@ def ask(*arguments: str) -> str:
 
 with tempfile.TemporaryDirectory() as folder:
     os.environ["LLM_USER_PATH"] = folder
-    with urllib.request.urlopen(f"{ADDRESS}/v1/models") as page:
-        model = json.load(page)["data"][0]["id"]
+    model = os.environ["JUDGED_MODEL"]
     Path(folder, "extra-openai-models.yaml").write_text(MODELS.replace("smollm2", model))
     question = "What is the capital of France?"
     options = ["-o", "temperature", "0", "-o", "max_tokens", "20"]

@@ -7,10 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import httpx
-
-ADDRESS = f"{os.environ['ENGINE_ADDRESS']}/v1"
-NAME = httpx.get(f"{ADDRESS}/models").json()["data"][0]["id"]
+ADDRESS = f"{os.environ['JUDGED_ADDRESS']}/v1"
+NAME = os.environ["JUDGED_MODEL"]
 CHOICE = """
 task: capitals
 dataset_path: json
@@ -47,7 +45,8 @@ with tempfile.TemporaryDirectory() as name:
     for task, text in (("capitals", CHOICE), ("capital_text", GENERATION)):
         (folder / f"{task}.yaml").write_text(text.replace("FOLDER", name))
     arguments = f"model={NAME},base_url={ADDRESS}/completions,num_concurrent=2,max_retries=1"
-    arguments += f",tokenizer_backend=remote,tokenizer={NAME}"
+    # The server itself says how text is cut into tokens.
+    arguments += ",tokenizer_backend=remote"
     command = [sys.executable, "-m", "lm_eval", "--model", "local-completions"]
     command += ["--model_args", arguments, "--tasks", "capitals,capital_text"]
     command += ["--include_path", name, "--output_path", f"{name}/out"]

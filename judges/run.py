@@ -1,12 +1,14 @@
 """Lets clients and load tools that others wrote judge the server, each where nothing else is.
 
 Starts the demo model once, installs each judge (pinned in `judges.toml`) under `.judges/`, runs its
-script `check_NAME.py` against the server, and prints a table. Exits with 1 when one of them failed.
+script `check_NAME.py` against the server, and prints a table. Exits with 1 when one of them failed
+or none ran.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 import click
 import httpx
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 HERE = Path(__file__).parent
@@ -71,13 +74,19 @@ def serving() -> Iterator[str]:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     engine = Path(sys.executable).with_name("engine")
-    server = subprocess.Popen([engine, "serve", "-O0", "--port", str(port), "--max-num-seqs", "32"])
+    # A short context: a request that says nothing of its length takes all of it.
+    command = [str(engine), "serve", "-O0", "--port", str(port), "--max-model-len", "256"]
+    server = subprocess.Popen(command)
     try:
         _wait_until_ready(server, address)
         yield address
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        try:
+            server.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], address: str) -> None:
@@ -119,18 +128,27 @@ def judge_server(judge: Judge, address: str) -> Verdict:
         return Verdict(judge, "not installed", problem)
     script = HERE / f"check_{judge.name.replace('-', '_')}.py"
     paths = f"{judge.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": paths, "ENGINE_ADDRESS": address}
-    command = [judge.folder / "bin/python", script]
+    model = httpx.get(f"{address}/v1/models").json()["data"][0]["id"]
+    environment = {**os.environ, "PATH": paths, "JUDGED_ADDRESS": address, "JUDGED_MODEL": model}
+    # A session of its own: what the script has started ends with it.
+    check = subprocess.Popen(
+        [str(judge.folder / "bin/python"), str(script)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_CHECK_S, check=False
-        )
+        said, errors = check.communicate(timeout=_CHECK_S)
     except subprocess.TimeoutExpired:
+        os.killpg(check.pid, signal.SIGKILL)
+        check.communicate()
         return Verdict(judge, "failed", f"no answer within {_CHECK_S} s")
-    if done.returncode:
-        click.echo(done.stdout + done.stderr, err=True)
-        return Verdict(judge, "failed", _last_line(done.stderr or done.stdout))
-    return Verdict(judge, "passed", _last_line(done.stdout))
+    if check.returncode:
+        click.echo(said + errors, err=True)
+        return Verdict(judge, "failed", _last_line(errors or said))
+    return Verdict(judge, "passed", _last_line(said))
 
 
 def _last_line(text: str) -> str:
@@ -152,9 +170,11 @@ def main(names: Sequence[str]) -> None:
     table = Table("judge", "what it checks", "verdict", "")
     for verdict in verdicts:
         judge = verdict.judge
-        table.add_row(judge.packages[0], judge.what, verdict.outcome, verdict.reason)
+        cells = (judge.packages[0], judge.what, verdict.outcome, verdict.reason)
+        table.add_row(*map(escape, cells))
     Console().print(table)
-    sys.exit(any(verdict.outcome == "failed" for verdict in verdicts))
+    outcomes = {verdict.outcome for verdict in verdicts}
+    sys.exit("failed" in outcomes or "passed" not in outcomes)
 
 
 if __name__ == "__main__":
