@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine import LLM, ConfigError, SamplingParams
+from engine import LLM, CompilationConfig, ConfigError, EngineConfig, Registry, SamplingParams
 from engine.errors import BrokenPluginError
+from engine.runtime.assembly import assemble
 from engine.testing.distributions import PluginMaker
 from engine.testing.tiny import write_tiny_model
 
@@ -70,20 +71,19 @@ def test_a_mode_that_runs_no_pass_says_that_switches_have_no_effect(folder: Path
         assert llm.resolution["compilation_config.passes"].effective == "no effect"
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("graphs", ["none", "piecewise"])
-def test_a_pass_for_replayed_steps_is_on_by_default_only_where_steps_are_replayed(
-    folder: Path, make_plugin: PluginMaker, graphs: str
+def test_a_pass_of_a_gpu_is_on_by_default_only_where_steps_are_replayed(
+    make_plugin: PluginMaker, graphs: str, device: str
 ) -> None:
-    declared = {"STAGE": "graph", "ON_BY_DEFAULT": frozenset({"cpu"})}
-    body = BODY.replace('raise RuntimeError("it ran")', "return 0")
-    make_plugin("counted", kind="passes", body=body, attributes=declared)
-    compilation = {"mode": "vllm_compile", "backend": "eager", "cudagraph_mode": graphs}
-    with LLM(
-        str(folder),
-        threads=1,
-        graph_device="simulated",
-        compilation_config={**compilation, "cudagraph_capture_sizes": (1, 2)}
-        if graphs != "none"
-        else compilation,
-    ) as llm:
-        assert ("counted" in llm.core.ledger.passes) == (graphs == "piecewise")
+    declared = {"STAGE": "graph", "ON_BY_DEFAULT": frozenset({device})}
+    make_plugin("counted", kind="passes", body=BODY, attributes=declared)
+    config = EngineConfig(
+        device=device,
+        attention="sdpa",
+        compilation_config=CompilationConfig(
+            mode="vllm_compile", backend="eager", cudagraph_mode=graphs
+        ),
+    )
+    on = {one.NAME for one in assemble(config, Registry()).passes}
+    assert ("counted" in on) == (device == "cpu" or graphs == "piecewise")

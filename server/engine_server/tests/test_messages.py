@@ -165,4 +165,4 @@ def test_a_stream_that_fails_says_so(start_server: Any) -> None:
     server = start_server(text="a long text", fail_at=4)
     with client_of(server) as client, pytest.raises(anthropic.APIError, match="out of luck"):
         list(client.messages.create(**ASK, stream=True))
-    assert server.engine.free_blocks == 1000
+    server.wait(lambda: server.engine.free_blocks == 1000)

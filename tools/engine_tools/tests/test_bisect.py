@@ -37,7 +37,7 @@ def test_a_wrong_pass_among_others_is_named_with_its_layer(settings: Make) -> No
     assert finding.place.startswith("layer 1: ")
     switches = set(finding.settings.config.compilation_config.passes)
     # silu_mul found nothing to change, so it needn't be switched off.
-    assert switches == {"+silu_mul", "+louder", "-add_rms_norm"}
+    assert switches == {"+silu_mul", "+louder", "-add_rms_norm", "-packed_linear"}
 
 
 def test_a_wrong_backend_is_named(settings: Make) -> None:

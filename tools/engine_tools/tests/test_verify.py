@@ -54,7 +54,7 @@ def test_a_wrong_pass_is_found_with_the_layer(settings: Make) -> None:
     chosen = settings("vllm_compile", passes=("+louder",))
     report = Verification(chosen).check(chosen)
     assert not report.ok
-    assert report.passes == ("louder",)
+    assert report.passes == ("louder", "packed_linear")
     # The first layer's attention comes before its activation; the second's is the first to see it.
     assert report.place.startswith("layer 1: what engine::attention number 2 writes")
 
