@@ -64,8 +64,9 @@ def dispatch(steps: Sequence[tuple[TokenRange, ModelCall]]) -> ModelCall:
 
 def warm_up(job: CompileJob, steps: Sequence[tuple[TokenRange, ModelCall]]) -> None:
     """Run each step once, on its smallest batch: what loads lazily is then loaded."""
-    with compiling_ahead(job.device):
-        _run_each(job, steps)
+    with compiling_ahead(job.device) as held_back:
+        if held_back:
+            _run_each(job, steps)
     _run_each(job, steps)
 
 

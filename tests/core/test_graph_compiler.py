@@ -264,3 +264,16 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
     for folder in folders:
         assert (folder / "compiled").read_text() == "x"
         assert [path.suffix for path in (folder / "cache").iterdir()] == [".artifact"]
+
+
+def test_warming_up_runs_each_step_once() -> None:
+    ran: list[int] = []
+
+    def step(input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        ran.append(input_ids.shape[0])
+        return positions
+
+    ranges = (TokenRange(1, 8), TokenRange(9, 32))
+    job = compile_job(ToyDecoder(), KeepingBackend(), max_num_tokens=32)
+    graph_compiler.warm_up(job, [(each, step) for each in ranges])
+    assert ran == [1, 9]

@@ -40,8 +40,9 @@ def test_a_launch_is_one_of_triton() -> None:
 
 def test_without_a_gpu_nothing_is_held_back() -> None:
     kernel = Recorded()
-    with compiling_ahead(torch.device("cpu")):
+    with compiling_ahead(torch.device("cpu")) as held_back:
         launch(kernel, (1,), block=8)
+    assert not held_back
     assert len(kernel.launches) == 1
 
 

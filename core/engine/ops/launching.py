@@ -31,12 +31,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
 
 
 @contextmanager
-def compiling_ahead(device: torch.device) -> Iterator[None]:
+def compiling_ahead(device: torch.device) -> Iterator[bool]:
     """Compile what `launch` launches inside, side by side, and run none of it.
 
-    A step that is run inside computes nothing of use, but meets every kernel it needs. Does
-    nothing where there is no GPU, or a Triton that can't (before 3.4). What doesn't compile is left
-    to the launch that needs it.
+    A step that is run inside computes nothing of use, but meets every kernel it needs. What
+    doesn't compile is left to the launch that needs it.
+
+    Yields:
+        Whether launches are held back; if not, as without a GPU or with a Triton that can't (before
+        3.4), a step inside is an ordinary one, and better left out.
     """
     mode: Callable[..., Any] | None = None
     if device.type == "cuda" and _ahead.get() is None:
@@ -44,14 +47,14 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
 
         mode = getattr(triton, "AsyncCompileMode", None)
     if mode is None:
-        yield
+        yield False
         return
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
         token = _ahead.set(_Ahead())
         try:
             index = torch.cuda.current_device() if device.index is None else device.index
             with mode(_Loading(pool, index), ignore_errors=True):
-                yield
+                yield True
         finally:
             _ahead.reset(token)
 

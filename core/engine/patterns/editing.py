@@ -16,6 +16,7 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
 
 _IN_PLACE = frozenset(
     {
@@ -45,6 +46,11 @@ def is_call(node: Any, *targets: Callable[..., Any] | str) -> bool:
         return False
     packet: Any = getattr(node.target, "overloadpacket", node.target)
     return node.target in targets or packet in targets
+
+
+def is_linear(node: Any) -> bool:
+    """Say whether a node calls `torch.nn.functional.linear`, by either name that a trace has."""
+    return is_call(node, F.linear, torch._C._nn.linear)  # noqa: SLF001 - what F.linear is in a trace
 
 
 def inputs(node: fx.Node) -> tuple[Any, ...]:

@@ -26,8 +26,8 @@ def compile_kernels(strategy: GraphStrategy, job: GraphJob, largest: BatchShape)
         largest: the shape of the largest step.
     """
     planned = strategy.plan(job) if strategy.NEEDS_GRAPHS and not job.lazy else ()
-    with compiling_ahead(torch.device("cuda")):
-        for shape in (largest, *_telling(planned)):
+    with compiling_ahead(torch.device("cuda")) as held_back:
+        for shape in (largest, *_telling(planned)) if held_back else ():
             with job.dummy_batch(shape) as inputs:
                 job.compiled.call(inputs.input_ids, inputs.positions)
 

@@ -251,7 +251,6 @@ class StepBuffers:
         self._slots.host[:tokens] = -1
         self._sent_tables = self._sent_starts = None
         self._send(0, tokens, shape)
-        self._sent_tables = None
         live = replace(shape, num_tokens=total, max_query_len=int(counts.max()))
         return self._views(live, shape)
 

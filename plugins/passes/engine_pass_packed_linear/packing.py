@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import fx
-from torch.nn import functional as F
 
 from engine.ops import packed_linear
-from engine.patterns import GraphEditor, argument, example, inputs, is_call
+from engine.patterns import GraphEditor, argument, example, inputs, is_linear
 from engine.plugin import Numerics
 from engine.strategies import Pass
 
@@ -43,7 +42,7 @@ class PackedLinear(Pass):
 
 
 def _can_be_packed(node: fx.Node) -> bool:
-    if not is_call(node, F.linear, torch._C._nn.linear):  # noqa: SLF001 - what F.linear is in a trace
+    if not is_linear(node):
         return False
     x, weight = example(inputs(node)[0]), argument(node, 1, "weight")
     value = example(weight)

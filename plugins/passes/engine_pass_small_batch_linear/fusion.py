@@ -6,10 +6,9 @@ import operator
 
 import torch
 from torch import fx
-from torch.nn import functional as F
 
 from engine.ops import silu_mul
-from engine.patterns import GraphEditor, argument, example, inputs, is_call, match_gated
+from engine.patterns import GraphEditor, argument, example, inputs, is_call, is_linear, match_gated
 from engine.plugin import Numerics
 from engine.strategies import Pass
 from engine_pass_small_batch_linear.operators import gated_linear, linear
@@ -77,7 +76,7 @@ def _fuse(editor: GraphEditor, node: fx.Node) -> bool:
 
 
 def _is_projection(node: fx.Node) -> bool:
-    if not is_call(node, F.linear, torch._C._nn.linear) or len(inputs(node)) < 2:  # noqa: SLF001 - what F.linear is in a trace
+    if not is_linear(node) or len(inputs(node)) < 2:
         return False
     x, weight = (example(part) for part in inputs(node)[:2])
     if x is None or weight is None or x.ndim != 2 or weight.ndim != 2:
